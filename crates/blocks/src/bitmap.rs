@@ -3,7 +3,7 @@
 //! Invariant: no run of at least `LENGTHS[i]` members begins in a word below `cursors[i]`. What is taken low leaves holes there
 //! of one or two members; a search that met them all again was a tenth of what a mail server's turn takes.
 
-/// Lengths of runs of which is known below which word there is none.
+/// The run lengths that have a cursor: no run of that length begins in a word below its cursor.
 const LENGTHS: [u64; 11] = [2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32];
 /// Words with members that one search looks at. Bounded: a badly fragmented pool must not make a write scan all of it.
 const MOST_WORDS: usize = 64;
@@ -63,7 +63,7 @@ impl Bitmap {
         }
     }
 
-    /// Takes out one member; false when it is none.
+    /// Takes a given member out; false when the bit is no member.
     pub fn take(&mut self, bit: u64) -> bool {
         let member = self.words[(bit / 64) as usize] & 1 << (bit % 64) != 0;
         if member {
@@ -89,7 +89,7 @@ impl Bitmap {
         let enough = enough.min(most);
         let known = LENGTHS.partition_point(|length| *length <= enough);
         let shorter = LENGTHS[..known].iter().copied().enumerate().rev();
-        // First what is asked for, then what comes next to it.
+        // The requested length first, then the next shorter lengths.
         let asked = known.checked_sub(1).map(|index| (index, enough));
         for (index, wanted) in asked.into_iter().chain(shorter.filter(|(_, length)| *length < enough)) {
             if let Some((start, length)) = self.find_run(index, most, wanted) {
@@ -159,7 +159,8 @@ impl Bitmap {
         best
     }
 
-    /// How many members follow one another from the first bit of a word on; at least `enough` where there are so many.
+    /// Counts the members that follow each other from the first bit of a word on. The count may stop at
+    /// `enough`.
     fn leading_in(&self, mut word: usize, enough: u64) -> u64 {
         let mut run = 0;
         while run < enough
@@ -245,7 +246,7 @@ mod tests {
         assert_eq!(set.count(), 0);
     }
 
-    /// Runs of members: where each begins and how long it is.
+    /// The runs of members: first member and length.
     fn runs(members: &std::collections::BTreeSet<u64>) -> Vec<(u64, u64)> {
         let mut runs: Vec<(u64, u64)> = Vec::new();
         for bit in members {
@@ -260,7 +261,7 @@ mod tests {
     /// Against sets of numbers, with holes everywhere.
     #[test]
     fn runs_are_of_members_and_as_long_as_can_be() {
-        // All words are looked at in one search; and not nearly all.
+        // A small set, whose words fit into one search; a large set, whose words do not.
         against_sets(4096, 20_000, true);
         against_sets(1 << 16, 1500, false);
     }
@@ -307,7 +308,7 @@ mod tests {
         assert!(expected.is_empty());
     }
 
-    /// Few members, far apart, put in and taken out in every way: the summary and its hint lose none of them.
+    /// A few members far apart are inserted and removed in every way: summary and hint lose no member.
     #[test]
     fn sparse_sets_lose_no_member() {
         let bits = 1 << 18;
@@ -338,9 +339,9 @@ mod tests {
         assert!(expected.len() > 1000, "more is put in than taken out");
     }
 
-    /// Only what is asked for decides, and then which run comes first: not which is the longest.
+    /// The first run of the requested length wins, not the longest run.
     #[test]
-    fn the_first_run_that_is_long_enough_is_taken() {
+    fn the_first_run_of_enough_members_is_taken() {
         let taken = |members: &[std::ops::Range<u64>], most, enough| {
             let mut set = Bitmap::new(256);
             members.iter().cloned().flatten().for_each(|bit| set.insert(bit));

@@ -6,7 +6,7 @@ use terrace_runtime::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum State {
-    /// Not yet scanned since mount.
+    /// The scan has not reached the block since the mount.
     Unknown = 0,
     /// Owned, or claimed by an operation.
     Used = 1,
@@ -24,7 +24,7 @@ const CONFIRMED: u8 = 16;
 /// Times of use from here on are no times but marks of the caller's.
 pub const MARKS: u32 = u32::MAX - 1;
 
-/// One block's volatile state.
+/// The volatile state of a PM block.
 #[derive(Debug, Default)]
 pub struct Descriptor {
     version: AtomicU64,
@@ -76,8 +76,8 @@ impl Descriptor {
         let read = self.times.load(Ordering::Relaxed) as u32;
         if read >= MARKS { 0 } else { read }
     }
-    /// Notes a read, or a mark. No store when the tick has not changed, so that readers share the line. Two that
-    /// store at once, a reader and who marks, may undo one another: the block then counts as read, or as marked.
+    /// Notes a read, or a mark. An unchanged tick is not stored, so readers share the line. Of a read and a
+    /// mark at the same moment one may be lost: the block then counts as read only, or as marked only.
     pub fn touch_read(&self, tick: u32) {
         let times = self.times.load(Ordering::Relaxed);
         if times as u32 != tick {
@@ -93,29 +93,29 @@ impl Descriptor {
     pub fn pin(&self) {
         self.pins.fetch_add(1, Ordering::AcqRel);
     }
-    /// Drops a pin.
+    /// Drops an I/O pin.
     pub fn unpin(&self) {
         let before = self.pins.fetch_sub(1, Ordering::AcqRel);
         assert!(before > 0, "unpin without pin");
     }
-    /// Whether somebody holds a pin.
+    /// Whether an I/O pin is held.
     pub fn is_pinned(&self) -> bool {
         self.pins.load(Ordering::Acquire) > 0
     }
 
-    /// How many pins are held.
+    /// The number of I/O pins held.
     pub(crate) fn pins(&self) -> u16 {
         self.pins.load(Ordering::Acquire)
     }
 
-    /// Notes a use of a metadata page: it does not move below PM before the clock hand came by twice.
+    /// Notes a use of a metadata page: the page is not demoted before the clock hand has come by twice.
     #[inline]
     pub fn set_in_use(&self) {
         if self.flags.load(Ordering::Relaxed) & IN_USE == 0 {
             self.flags.fetch_or(IN_USE, Ordering::Relaxed);
         }
     }
-    /// Forgets uses; true when there were any.
+    /// Forgets the uses of a metadata page; true when there was a use.
     pub fn clear_in_use(&self) -> bool {
         self.flags.load(Ordering::Relaxed) & IN_USE != 0
             && self.flags.fetch_and(!IN_USE, Ordering::Relaxed) & IN_USE != 0
@@ -147,7 +147,7 @@ impl Descriptor {
             self.flags.fetch_and(!KEPT, Ordering::AcqRel);
         }
     }
-    /// Nothing is known of what the block will hold.
+    /// Clears the flags of a block that gets new content.
     pub(crate) fn clear_flags(&self) {
         if self.flags.load(Ordering::Acquire) != 0 {
             self.flags.store(0, Ordering::Release);
@@ -242,9 +242,9 @@ mod tests {
         Descriptor::default().unpin();
     }
 
-    /// Each flag is changed from every combination of all; the others stay as they are.
+    /// Each flag is changed from every combination of flags; the other flags stay.
     #[test]
-    fn flags_change_on_their_own() {
+    fn a_flag_changes_without_the_other_flags() {
         let with = |flags: u8| {
             let block = Descriptor::default();
             block.set_clean(flags & CLEAN != 0);

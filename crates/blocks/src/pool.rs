@@ -19,18 +19,18 @@ pub use accounts::BlockAccounts;
 /// Blocks scanned in one step.
 const REGION: u64 = 8192;
 
-/// What a claim is for; decides how far into the reserve it may reach (design P1).
+/// The purpose of a claim. It decides the share of the reserve that the claim may take (design P1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// File data and new metadata of user operations: leaves the whole reserve.
     User,
-    /// Data that takes the place of other data on a full pool: in time it gives back a block of PM. Leaves demotion's share
-    /// and the reclaimers' half.
+    /// An overwrite on a full pool: in time it gives the old block back. Leaves half of the reserve for
+    /// removal and an eighth for demotion.
     Overwrite,
-    /// Demotion: leaves the reclaimers' half.
+    /// Demotion: leaves half of the reserve for removal.
     Demotion,
-    /// Metadata pages that come back for a reader or for what gives space back: leaves the reclaimers' half and some
-    /// of demotion's, with which others move down in their place.
+    /// Fetches of metadata pages, for a reader or for removal: leaves the half for removal and a part of
+    /// demotion's share, so that demotion can make room for them.
     Fetch,
     /// Unlink, truncate, punch, intents: may take everything.
     Reclaim,
@@ -43,11 +43,11 @@ pub struct Usage {
     pub total: u64,
     /// Free now.
     pub free: u64,
-    /// Freed, waiting for the checkpoint or pins.
+    /// Freed, waiting for the checkpoint or for I/O pins.
     pub quarantined: u64,
-    /// Not yet scanned.
+    /// Not reached by the scan of the block table.
     pub unknown: u64,
-    /// Kept back for reclaiming and demotion.
+    /// The reserve: kept back for removal and demotion.
     pub reserve: u64,
 }
 
@@ -146,7 +146,7 @@ impl BlockPool {
     pub fn first_block(&self) -> PmBlock {
         self.first
     }
-    /// One past the last block.
+    /// The block behind the last block.
     pub fn end_block(&self) -> PmBlock {
         PmBlock(self.count)
     }
@@ -374,8 +374,8 @@ impl BlockPool {
         self.quarantine_as(block, self.new_version());
     }
 
-    /// As [`Self::quarantine`], of a block whose place `new`, just claimed, takes: its version, which no block had
-    /// before, serves both.
+    /// As [`Self::quarantine`], for a block that the just claimed block `new` replaces. Both get the version
+    /// of `new`, which no other block has had.
     #[inline]
     pub fn quarantine_for(&self, block: PmBlock, new: PmBlock) {
         self.quarantine_as(block, self.descriptor(new).version());
@@ -475,7 +475,8 @@ impl BlockPool {
                 self.wal.checksums().met(PmBlock(block));
             }
             if word != 0 {
-                // Perhaps it is another's by now; then this costs looks at the table, nothing else.
+                // The block may have a new owner by now. A needless partial mark only costs looks at the
+                // table.
                 if Entry::may_be_partial(Entry::words(entry)) && !planted(Mistake::PartialCountsAsFull) {
                     descriptor.set_partial(true);
                 }
@@ -491,8 +492,8 @@ impl BlockPool {
         Ok(true)
     }
 
-    /// Reads entries one by one, because some cannot be read: those count as used, or one bad line would end the search for
-    /// free blocks and for victims.
+    /// Reads entries singly after the read of the whole region failed. Blocks with unreadable entries count
+    /// as used; else a single bad line would end the search for free blocks and for victims.
     fn read_entries(&self, start: u64, entries: &mut [u8]) {
         let mut unreadable = 0;
         for (block, entry) in (start..).zip(entries.as_chunks_mut::<16>().0) {

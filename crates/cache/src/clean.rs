@@ -1,6 +1,7 @@
-//! Clean pages: copies of cold blocks, in two segments: a few that came lately, and those that stay, which only what is
-//! asked for more often displaces ([TinyLFU], `frequency.rs`), so that neither a scan nor a loop does; and pages read ahead,
-//! with a lifetime ([AC-BPFS] section 3.2).
+//! Clean pages: copies of cold blocks, in three lists. New pages enter the short list [`List::Late`]. Only a
+//! page that was asked for more often displaces a page of [`List::Stays`] ([TinyLFU], `frequency.rs`), so
+//! neither a scan nor a loop empties that list. Pages read ahead have a list of their own, and a lifetime
+//! ([AC-BPFS] section 3.2).
 
 use crate::header::{Header, List, PageKey};
 use crate::page::Page;
@@ -11,20 +12,20 @@ use terrace_media::PageMemory;
 use terrace_media::page_memory::trim_allocator;
 use terrace_runtime::sync::atomic::Ordering;
 
-/// Pages that one insertion drops at most, under a lock that others wait for. One would do to keep to the budget; more come up
-/// to a lower one, and drop what was read ahead for nobody.
+/// Most pages that an insertion drops, under a lock for which other threads wait. One page would do to keep
+/// to the budget. A lowered budget needs more, and so do expired pages read ahead.
 const DROPPED_BY_INSERTION: usize = 32;
 /// Pages of a shard that [`BlockCache::give_back`] drops at most: a millisecond.
 const DROPPED_AT_ONCE: usize = 1024;
-/// Memory of dropped pages that is kept for the next ones.
+/// Memory of dropped pages that is kept for new pages.
 const KEPT_BYTES: u64 = 4 << 20;
 
-/// The part of the pages that came lately: one in so many.
+/// [`List::Late`] has 1 / `LATELY` of the pages.
 const LATELY: usize = 8;
-/// How much more often a page that came lately must have been asked for. Of pages that are asked for alike, in turns, those
-/// that stay should not change: counts of one lead may be of the moment.
+/// The lead in uses that a late page needs to displace a page of [`List::Stays`]. Pages that are asked for in
+/// turns have nearly equal counts; without a lead such pages displace each other without end.
 const LEAD: u8 = 1;
-/// Pages read ahead that make pages go which are to stay: one in so many.
+/// Pages read ahead may displace pages of [`List::Stays`] up to 1 / `AHEAD` of all pages.
 const AHEAD: usize = 4;
 
 /// The lists of clean pages.
@@ -35,8 +36,9 @@ impl Shard {
         CLEAN.iter().map(|list| self.length(*list)).sum()
     }
 
-    /// What is dropped next. Pages that came lately ([`List::Late`]) are few; the oldest of them goes, or, if it was asked
-    /// for more often, takes the place of the oldest of those that stay ([`List::Stays`]).
+    /// The page to drop next. [`List::Late`] is short. Its oldest page is dropped, unless it was asked for
+    /// more often than the oldest page of [`List::Stays`]: then it takes the place of that page, which is
+    /// dropped.
     fn victim(&mut self, most: usize, now_ns: u64) -> Option<u32> {
         let ahead = self.oldest(List::Ahead);
         if let Some(expired) = ahead.filter(|at| self.header(*at).time_ns <= now_ns) {
@@ -87,7 +89,8 @@ impl BlockCache {
         Some(Found { page: shard.page(at)?.clone(), touches })
     }
 
-    /// Whether there is a clean page of this version that somebody asked for, not one that was read ahead; not a touch.
+    /// Whether the cache has a clean page of this version that was asked for. A page read ahead does not
+    /// count. This look is no touch.
     pub fn holds(&self, key: PageKey, version: u64) -> bool {
         let shard = self.shard(&key).lock();
         shard.find(key).map(|at| shard.header(at)).is_some_and(|header| {
@@ -101,7 +104,7 @@ impl BlockCache {
         if self.most_pages() == 0 {
             return;
         }
-        // Of its own: of a buffer of many pages one would keep all the others.
+        // The page gets memory of its own: a page that shares a buffer would keep the whole buffer in memory.
         let page = page.alone();
         let mut shard = self.shard(&key).lock();
         match shard.find(key) {
@@ -161,7 +164,7 @@ impl BlockCache {
         }
         let mut first = from.0;
         while first < to.0 {
-            // One lock for those that stay together.
+            // Blocks of the same shard are dropped under one lock.
             let end = (first / TOGETHER + 1).saturating_mul(TOGETHER).min(to.0);
             let key = |block| PageKey { ino, generation, block: FileBlock(block) };
             let mut shard = self.shard(&key(first)).lock();
@@ -174,7 +177,7 @@ impl BlockCache {
         }
     }
 
-    /// Gives a clean page the content that its block has from `version` on; not a touch. Where there is none, nothing.
+    /// Replaces a clean page, if there is one, by the content that its block has from `version` on; no touch.
     pub fn renew(&self, key: PageKey, version: u64, page: Page) {
         let mut shard = self.shard(&key).lock();
         let Some(at) = shard.find(key).filter(|at| shard.header(*at).list != List::Dirty) else { return };
@@ -184,7 +187,7 @@ impl BlockCache {
         }
     }
 
-    /// Takes a clean page of version `from` over into version `to`, of which the content is the same; not a touch.
+    /// Raises a clean page from version `from` to version `to`, whose content is equal; no touch.
     pub fn carry(&self, key: PageKey, from: u64, to: u64) {
         let mut shard = self.shard(&key).lock();
         let Some(at) = shard.find(key) else { return };
@@ -209,7 +212,8 @@ impl BlockCache {
         if compacted {
             trim_allocator();
         }
-        // What is left of it goes with the next call: whether there is more is of this cache alone, and others share that memory.
+        // Surplus memory that is left now is released by the next call. The result speaks of this cache
+        // alone, because other caches share the page memory.
         PageMemory::of_process().release(KEPT_BYTES);
         more
     }

@@ -1,11 +1,10 @@
-//! Dirty pages: content that is nowhere else until it has been written back.
+//! Dirty pages: content that no medium has before write-back.
 //!
-//! The caller holds the inode's lock: exclusively where pages come, change or go, shared where they are looked at.
-//! [`Files`] finds a file's dirty pages in the order of its blocks; the list [`List::Dirty`] of each shard has them by
-//! their last write ([HiNFS] section 3.3).
-//! Each dirty page has a *birth* and a *version*. A copy of an older version may still be installed below a page that
-//! was written since; a copy of a page of another birth may not: that one was dropped (truncated, punched, absorbed),
-//! or a newer copy than it was installed.
+//! The caller holds the inode's lock: exclusively to add, change or drop pages, shared to look at them.
+//! [`Files`] finds a file's dirty pages in the order of its blocks; the list [`List::Dirty`] of each shard
+//! has them by their last write ([HiNFS] section 3.3). Each dirty page has a *birth* and a *version*. A copy
+//! of an older version may still be installed below a page that was written since. A copy with a different
+//! birth may not: its page was dropped (truncated, punched, settled), or a newer copy was installed.
 
 use crate::BlockCache;
 use crate::header::{Header, Home, Lines, List, PageKey};
@@ -18,7 +17,7 @@ use terrace_runtime::sync::atomic::Ordering;
 
 const SHARDS: usize = 16;
 
-/// The dirty blocks of one file, with the time since when each is.
+/// The dirty blocks of one file, with the time since when each block is dirty.
 struct File {
     generation: u32,
     blocks: BTreeMap<FileBlock, u64>,
@@ -26,7 +25,7 @@ struct File {
     oldest_ns: u64,
 }
 
-/// Which blocks of which files are dirty.
+/// The index of dirty blocks by file.
 pub(crate) struct Files {
     shards: Vec<Mutex<HashMap<Ino, File>>>,
 }
@@ -63,24 +62,24 @@ impl Files {
     }
 }
 
-/// A dirty page as it was when it was looked at.
+/// A copy of a dirty page, as of the moment of the copy.
 #[derive(Clone)]
 pub struct DirtyPage {
-    /// Which.
+    /// The block.
     pub key: PageKey,
-    /// Its content then. Later writes do not change it.
+    /// The content; later writes do not change it.
     pub page: Page,
-    /// Since when it is this page.
+    /// The birth of the page.
     pub birth: u64,
-    /// Which content it was.
+    /// The version of the content.
     pub version: u64,
-    /// Where it belongs.
+    /// The home of the page.
     pub home: Home,
-    /// Another write-back of it was under way.
+    /// Whether a write-back of the page was under way already.
     pub in_flight: bool,
 }
 
-/// What became of a dirty page whose copy was installed.
+/// The state of a dirty page after its copy was installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Installed {
     /// It is clean.
@@ -113,15 +112,16 @@ impl BlockCache {
         Some(DirtyPage { key, page, birth, version, home, in_flight: header.is_in_flight() })
     }
 
-    /// Whether a copy may still be installed: birth and version of the page now.
+    /// Birth and version of the page now: they decide whether a copy may still be installed.
     pub fn state_of(&self, key: PageKey) -> Option<(u64, u64)> {
         let shard = self.shard(&key).lock();
         let at = shard.find(key).filter(|at| shard.header(*at).list == List::Dirty)?;
         Some((shard.header(at).birth, shard.header(at).version))
     }
 
-    /// Changes a dirty page; false when there is none. `lines` are those that `change` writes. `reborn`: copies taken
-    /// until now must not be installed any more.
+    /// Changes a dirty page; false when the block has no dirty page. `lines` are the lines that `change`
+    /// writes. With `reborn` the page is given a new birth: copies taken until now are not installed any
+    /// more.
     pub fn change_dirty(
         &self,
         key: PageKey,
@@ -150,7 +150,7 @@ impl BlockCache {
         true
     }
 
-    /// Makes a block dirty that is not; a clean page of it is dropped. The page holds the whole block.
+    /// Adds a dirty page, which holds the whole block. A clean page of the block is dropped.
     pub fn add_dirty(&self, key: PageKey, home: Home, lines: Lines, page: Page, now_ns: u64) {
         let version = self.next_version();
         {
@@ -168,7 +168,7 @@ impl BlockCache {
         self.dirty_count.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Drops a dirty page; false when there is none.
+    /// Drops a dirty page; false when the block has no dirty page.
     pub fn drop_dirty(&self, key: PageKey) -> bool {
         {
             let mut shard = self.shard(&key).lock();
@@ -182,7 +182,8 @@ impl BlockCache {
         true
     }
 
-    /// After a copy of it was installed below. `clean_version` is that of its block from now on.
+    /// Notes that a copy was installed in the cold map. `clean_version` is the version of the block from now
+    /// on.
     pub fn installed(&self, copy: &DirtyPage, clean_version: u64, now_ns: u64) -> Installed {
         {
             let mut shard = self.shard(&copy.key).lock();
@@ -190,7 +191,7 @@ impl BlockCache {
                 return Installed::Clean;
             };
             if shard.header(at).version != copy.version {
-                // Copies taken before this one are older than what is below now.
+                // Copies taken before this one are older than the cold copy now.
                 let birth = self.next_version();
                 let header = shard.header_mut(at);
                 if !planted(Mistake::OlderCopyInstalled) {
@@ -198,7 +199,8 @@ impl BlockCache {
                     header.set_in_flight(false);
                 }
                 drop(shard);
-                // What it holds beyond the copy came after that.
+                // Bytes that the copy lacks were written after it was taken, so the page's age as a dirty
+                // page begins anew.
                 if let Some(file) = self.files.shard(copy.key.ino).lock().get_mut(&copy.key.ino) {
                     file.blocks.insert(copy.key.block, now_ns);
                 }
@@ -248,7 +250,7 @@ impl BlockCache {
         }
     }
 
-    /// How many blocks of a file are dirty.
+    /// The number of dirty blocks of a file.
     pub fn count_dirty(&self, ino: Ino) -> u64 {
         self.files.shard(ino).lock().get(&ino).map_or(0, |file| file.blocks.len() as u64)
     }

@@ -1,10 +1,11 @@
-//! How often blocks were asked for lately, of those in a shard and of those that have gone: counters that blocks share, of
-//! which the least counts (a count-min sketch), halved now and then ([TinyLFU]: Einziger, Friedman, Manes, ACM TOS 13(4),
-//! 2017). It decides who stays when pages have to go (`clean.rs`): what is asked for often displaces what is not, and a scan
-//! or a loop longer than the cache displaces nothing.
+//! Counts of the recent uses of blocks, cached or not. Blocks share the counters; the least of a block's
+//! counters counts (a count-min sketch), and all are halved now and then ([TinyLFU]: Einziger, Friedman,
+//! Manes, ACM TOS 13(4), 2017). The counts choose the page to drop (`clean.rs`): blocks used often displace
+//! blocks used seldom, and neither a scan nor a loop longer than the cache displaces a page.
 //!
-//! There are as many counters as the pages that a shard has had need, not as its budget would: a counter is chosen by the low
-//! bits of a hash, so each of twice as many begins as a copy of the half that it came from, and says no less than before.
+//! The number of counters follows the pages that a shard has had, not its budget. A counter is chosen by the
+//! low bits of a hash. So when the counters double, each new counter begins as a copy of an old one, and no
+//! count becomes less.
 
 use crate::header::PageKey;
 
@@ -12,9 +13,9 @@ use crate::header::PageKey;
 const ROWS: u32 = 4;
 /// Counters for each page of the shard.
 const PER_PAGE: usize = 32;
-/// A counter goes no further.
+/// Largest count.
 const MOST: u8 = 15;
-/// Halved after so many times the shard's pages.
+/// Counters are halved after `PERIOD` uses for each page of the shard.
 const PERIOD: usize = 10;
 
 /// The counters of one shard.
@@ -26,13 +27,13 @@ pub(crate) struct Frequency {
 }
 
 impl Frequency {
-    /// For a shard of so many pages.
+    /// For a shard of `pages` pages.
     pub fn new(pages: usize) -> Frequency {
         let counters = vec![0; (pages * PER_PAGE).next_power_of_two()];
         Frequency { counters, period: (pages * PERIOD).max(1), counted: 0 }
     }
 
-    /// As many counters as so many pages need, if there are fewer.
+    /// Adds counters until they suffice for `pages` pages.
     pub fn grow_to(&mut self, pages: usize) {
         if pages * PERIOD <= self.period {
             return;
@@ -43,7 +44,8 @@ impl Frequency {
         self.period = self.counters.len() / PER_PAGE * PERIOD;
     }
 
-    /// No more counters than so many pages need. One that stands for two says what the larger said.
+    /// Removes the counters that `pages` pages do not need. Two counters that become one keep the larger
+    /// count.
     pub fn shrink_to(&mut self, pages: usize) {
         let length = (pages * PER_PAGE).next_power_of_two();
         while self.counters.len() > length {
@@ -70,7 +72,8 @@ impl Frequency {
         let places = self.places(key);
         let least = self.of(key);
         for place in places {
-            // Only those that say how often: the others are of other blocks too.
+            // Only the least counters rise: a larger counter is shared with other blocks, and too large
+            // already.
             if self.counters[place] == least && least < MOST {
                 self.counters[place] += 1;
             }
@@ -82,7 +85,7 @@ impl Frequency {
         }
     }
 
-    /// How often it was, at least lately and at most [`MOST`]; never less than that, seldom more.
+    /// The recent uses of a block, at most [`MOST`]: never too low, seldom too high.
     pub fn of(&self, key: &PageKey) -> u8 {
         self.places(key).into_iter().map(|place| self.counters[place]).min().unwrap_or(0)
     }
@@ -94,7 +97,7 @@ mod tests {
     use terrace_format::{FileBlock, Ino};
 
     #[test]
-    fn what_was_asked_for_often_is_known_and_forgotten() {
+    fn frequent_pages_are_known_and_forgotten_in_time() {
         let key = |block| PageKey { ino: Ino(7), generation: 3, block: FileBlock(block) };
         let mut frequency = Frequency::new(100);
         (0..100).for_each(|block| frequency.count(&key(block)));
@@ -110,7 +113,7 @@ mod tests {
     /// Counters were made for the budget, and each touched block has four somewhere among them: of a cache that may have
     /// 10 GiB they took 128 MiB as soon as it had one.
     #[test]
-    fn there_are_as_many_counters_as_pages_need_and_none_forgets() {
+    fn counters_grow_and_shrink_with_the_pages_and_keep_counts() {
         let key = |block| PageKey { ino: Ino(7), generation: 3, block: FileBlock(block) };
         let mut frequency = Frequency::new(100);
         (0..5).for_each(|_| frequency.count(&key(40)));

@@ -1,12 +1,13 @@
-//! What DRAM knows of one block: 64 bytes, with a page or without one.
+//! The header of a block in DRAM: 64 bytes, with or without a page.
 //!
 //! Invariants: a header is in exactly one list; `dirty` is not empty exactly in the list [`List::Dirty`]; lines that are
 //! dirty are valid.
 //!
-//! It is made for the write buffer of [HiNFS] too, which is not there yet: a dirty page says where its home is, and a header
-//! need have no page (a ghost). Today every dirty page has its home on a block tier, every header a page, and every page
-//! all of its lines. The buffer adds a list for ghosts, pages of which some lines are missing (`valid` says which), and a
-//! write-back into PM by dirty lines; counters of lines that an fsync found dirty fit where a ghost has no `birth`.
+//! The header also suits the write buffer of [HiNFS], which is not built: a dirty page names its home, and a
+//! header may have no page (a ghost). Today the home of every dirty page is a lower tier, every header has a
+//! page, and every page is whole. The write buffer adds a list of ghosts, pages with missing lines (`valid`),
+//! and write-back to PM by dirty lines. A ghost has no `birth`: the field can count the lines that an fsync
+//! found dirty.
 
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 
@@ -15,7 +16,7 @@ const LINE: usize = 64;
 /// No header.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// Which block of which file, in which life of the inode number.
+/// The key of a page: block, inode and generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PageKey {
     /// The file.
@@ -43,7 +44,7 @@ impl Lines {
         }
     }
 
-    /// Both together.
+    /// The lines of both sets.
     pub fn union(self, other: Lines) -> Lines {
         Lines(self.0 | other.0)
     }
@@ -87,7 +88,8 @@ pub(crate) const ALL: [List; LISTS] = [List::Ahead, List::Late, List::Stays, Lis
 pub(crate) struct Header {
     /// Of a clean page: the version of its block when it was read. Of a dirty one: rises with every write.
     pub version: u64,
-    /// Of a dirty page: since when it is this page. Whoever copied it knows by it that it was not dropped meanwhile.
+    /// Birth of a dirty page. Write-back, which copied the page, knows by an unchanged birth that the page
+    /// was not dropped meanwhile.
     pub birth: u64,
     /// Lines not yet written back.
     pub dirty: Lines,
@@ -100,7 +102,7 @@ pub(crate) struct Header {
     pub block: u32,
     pub next: u32,
     pub previous: u32,
-    /// How often it was asked for.
+    /// Uses of the page.
     pub touches: u16,
     pub list: List,
     /// [`IN_FLIGHT`], [`HOME_PM`].

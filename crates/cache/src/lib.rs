@@ -1,11 +1,11 @@
-//! DRAM pages of file blocks: clean copies of what lies on lower tiers, and dirty pages, which are to be written there
-//! (design 8). One header per block; clean pages stay by how often they were asked for, prefetched ones have a lifetime,
-//! dirty ones go by their last write.
+//! Pages of file blocks in DRAM: clean pages, which are copies of cold blocks, and dirty pages for lower
+//! tiers (design 8). A block has one header. Clean pages stay by the frequency of their uses, pages read
+//! ahead have a lifetime, and dirty pages are written back in the order of their last write.
 //!
-//! Invariants: a clean page is used only if its version equals the present one of its (inode, block) (design
-//! S6); clean pages together stay within the budget, or go until they are, where that was lowered; a dirty page leaves only
-//! by a call that says so, whatever the budget.
-//! Lock order: a shard's lock and a lock of the index of dirty blocks are innermost, and never held together.
+//! Invariants: a clean page is used only if its version equals the present version of its (inode, block)
+//! (design S6). Clean pages stay within the budget; after the budget is lowered, pages are dropped in pieces.
+//! A dirty page leaves the cache only by a call for this page, whatever the budget. Lock order: a shard's
+//! lock and a lock of the index of dirty blocks are innermost, and never held together.
 #![forbid(unsafe_code)]
 
 mod clean;
@@ -30,7 +30,7 @@ use terrace_runtime::sync::atomic::{AtomicU64, AtomicUsize};
 pub struct Found {
     /// The page.
     pub page: Page,
-    /// How often the block was asked for, this time included.
+    /// Uses of the block, this one included.
     pub touches: u32,
 }
 
@@ -38,10 +38,12 @@ pub struct Found {
 const SHARDS: usize = 16;
 const LEAST_PAGES: usize = 32 * TOGETHER as usize;
 
-/// From this budget on a cache has all its shards, and can be given any larger one as if it had been made with it.
+/// A cache of at least this budget has all its shards. Its budget can be raised as if it had been made with
+/// the larger budget.
 pub const LEAST_ADJUSTABLE_BYTES: u64 = (SHARDS * LEAST_PAGES) as u64 * BLOCK_SIZE;
 
-/// Blocks of a file that lie in one shard, so that a prefetch takes few locks.
+/// Consecutive blocks of a file that lie in the same shard. The more they are, the fewer locks a prefetch
+/// takes.
 const TOGETHER: u64 = 32;
 
 /// The block cache.
@@ -57,8 +59,8 @@ pub struct BlockCache {
 }
 
 impl BlockCache {
-    /// A cache of at most `budget_bytes` of clean pages; pages nobody asked for live `lifetime_ns`. Dirty pages are
-    /// limited by those who make them.
+    /// A cache of at most `budget_bytes` of clean pages; pages read ahead live `lifetime_ns` unless they are
+    /// asked for. The limit of dirty pages is the writers' business.
     pub fn new(budget_bytes: u64, lifetime_ns: u64) -> BlockCache {
         let pages = (budget_bytes / BLOCK_SIZE) as usize;
         let shards = (pages / LEAST_PAGES).clamp(1, SHARDS);

@@ -8,7 +8,7 @@ use terrace_media::page_memory::OwnPage;
 
 const SIZE: usize = BLOCK_SIZE as usize;
 
-/// A page: part of the buffer that one device read filled, or one of its own.
+/// A page: a part of the buffer that a device read filled, or memory of its own.
 #[derive(Clone)]
 pub struct Page(Memory);
 
@@ -34,7 +34,7 @@ impl Page {
         Page(Memory::Own(Arc::new(PageMemory::of_process().copy(content))))
     }
 
-    /// This page as one of its own, which keeps no others in memory.
+    /// This page with memory of its own: a copy, if it lies in a shared buffer.
     pub fn alone(&self) -> Page {
         match &self.0 {
             Memory::Own(_) => self.clone(),
@@ -51,7 +51,8 @@ impl Page {
         }
     }
 
-    /// The bytes to change. What others hold of this page stays as it is: then this becomes a copy.
+    /// The bytes, for changes. A page whose memory is shared becomes a copy first, so no other holder sees
+    /// the change.
     pub fn bytes_mut(&mut self) -> &mut [u8; SIZE] {
         if matches!(self.0, Memory::Shared { .. }) {
             *self = Page::copy(self.bytes());

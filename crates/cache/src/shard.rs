@@ -32,7 +32,7 @@ pub(crate) struct Shard {
 }
 
 impl Shard {
-    /// For so many clean pages.
+    /// A shard for `pages` clean pages.
     pub fn new(pages: usize) -> Shard {
         Shard {
             index: HashMap::new(),
@@ -69,13 +69,13 @@ impl Shard {
         self.lists[list as usize].length
     }
 
-    /// What came into a list first.
+    /// The page that has been in a list the longest.
     pub fn oldest(&self, list: List) -> Option<u32> {
         let back = self.lists[list as usize].back;
         (back != NONE).then_some(back)
     }
 
-    /// What came into the same list after this.
+    /// The page that entered the same list after the page at `at`.
     pub fn younger(&self, at: u32) -> Option<u32> {
         let previous = self.headers[at as usize].previous;
         (previous != NONE).then_some(previous)
@@ -110,7 +110,7 @@ impl Shard {
         self.spare.push(at);
     }
 
-    /// How many blocks it has places for.
+    /// The number of blocks for which there is room in the tables.
     #[cfg(test)]
     pub fn places(&self) -> usize {
         self.headers.len()

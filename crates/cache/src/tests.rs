@@ -34,7 +34,7 @@ fn versions_touches_lifetime_and_budget() {
 }
 
 #[test]
-fn a_scan_does_not_drop_what_was_touched_twice() {
+fn a_scan_leaves_pages_touched_twice_in_the_cache() {
     let cache = BlockCache::new(4096 * 8, 100);
     // Blocks 0..32 are of one shard.
     cache.insert(key(0), 1, page(9), true, 0);
@@ -63,7 +63,7 @@ fn of_a_loop_longer_than_the_cache_a_part_stays() {
         let hits = round();
         assert!((10..=16).contains(&hits), "round {turn}: {hits} of 16 that fit");
     }
-    // What is asked for more often takes their place.
+    // Pages asked for more often displace them.
     for block in (0..8).flat_map(|_| 20..32) {
         ask(block);
     }
@@ -166,14 +166,14 @@ fn a_lower_budget_drops_clean_pages_by_pieces_and_no_dirty_page() {
         (before, pieces) = (cache.bytes(), pieces + 1);
     }
     assert!(pieces > 2 && cache.bytes() <= LEAST_ADJUSTABLE_BYTES && cache.bytes() > 0);
-    // Not even all of it touches what is nowhere else.
+    // Even a budget of zero leaves dirty pages alone: no other copy has their bytes.
     cache.set_budget(0);
     while cache.give_back(0) {}
     assert_eq!((cache.bytes(), cache.dirty_pages()), (0, 5000));
     let content = |block| cache.dirty(key(block)).map(|dirty| dirty.page.bytes()[9]);
     assert!((PAGES..PAGES + 5000).all(|block| content(block) == Some(7)));
     assert_eq!(cache.least_recently_written(|_| true), Some(key(PAGES)));
-    // An insertion does not do all of it, under its lock, while others wait.
+    // An insertion drops only a few pages under its lock, for which other threads wait.
     cache.set_budget(4 * LEAST_ADJUSTABLE_BYTES);
     (0..1000).for_each(|block| cache.insert(key(block), 1, page(0), true, 0));
     cache.set_budget(LEAST_ADJUSTABLE_BYTES / 256);
@@ -182,9 +182,10 @@ fn a_lower_budget_drops_clean_pages_by_pieces_and_no_dirty_page() {
     assert!(before - cache.bytes() <= 32 * 4096);
 }
 
-/// Headers, index and counters kept the size that they once had: a thirtieth of a cache that had been large.
+/// Headers, index and counters used to keep their largest size: a thirtieth of the memory of a formerly large
+/// cache.
 #[test]
-fn a_shard_that_was_large_gives_back_its_places() {
+fn compaction_shrinks_a_formerly_large_shard() {
     let mut shard = Shard::new(8);
     for block in 0..10_000 {
         let list = if block % 2 == 0 { List::Late } else { List::Stays };
@@ -200,7 +201,7 @@ fn a_shard_that_was_large_gives_back_its_places() {
     shard.compact();
     assert!(shard.places() <= 100 && before >= 10_000);
     assert!(shard.frequency.of(&key(9_990)) >= 3);
-    // Which is where, and in which order.
+    // Index, headers and pages agree, and each list has kept its order.
     for (list, first) in [(List::Late, 9_900), (List::Stays, 9_901)] {
         assert_eq!(shard.length(list), 50);
         let mut at = shard.oldest(list);
@@ -241,7 +242,7 @@ fn a_header_needs_no_page() {
     shard.compact();
     assert_eq!(shard.younger(with), Some(without));
     shard.remove(without);
-    // Its place is taken again, and not by a ghost.
+    // The place of the ghost is taken again, by a header with a page.
     let next = shard.add(Header::new(key(3), List::Stays, 1, 0), Some(page(3)));
     assert_eq!((next, shard.page(next).map(|page| page.bytes()[0])), (without, Some(3)));
     assert_eq!((shard.find(key(2)), shard.length(List::Late), shard.length(List::Stays)), (None, 1, 1));

@@ -60,7 +60,7 @@ impl World {
         key(ino, self.next(100))
     }
 
-    /// Birth and version of a page that has just been written: nothing had this version before.
+    /// Birth and version of a page that has just been written. Asserts that the version is new.
     fn written(&mut self, key: PageKey) -> (u64, u64) {
         let (birth, version) = self.cache.state_of(key).unwrap();
         assert!(version > self.newest);
@@ -144,7 +144,7 @@ impl World {
         }
     }
 
-    /// Takes copies, marks them, and installs them in any order.
+    /// Copies dirty pages, marks the copies in flight, and installs them in a random order.
     fn write_back(&mut self) {
         match self.next(4) {
             0 => {
@@ -237,7 +237,7 @@ impl World {
 }
 
 #[test]
-fn pages_are_as_the_model_has_them() {
+fn cached_pages_equal_the_model() {
     let mut world = World {
         cache: BlockCache::new(64 << 20, FOREVER),
         clean: BTreeMap::new(),
@@ -260,7 +260,7 @@ fn pages_are_as_the_model_has_them() {
 }
 
 #[test]
-fn pages_read_ahead_live_until_their_time_and_longer_once_asked_for() {
+fn a_page_read_ahead_expires_in_time_unless_asked_for() {
     let cache = BlockCache::new(1 << 20, 100);
     let add = |block, asked, now| cache.insert(key(1, block), 1, page(1), asked, now);
     (0..3).for_each(|block| add(block, false, 50));
@@ -268,7 +268,7 @@ fn pages_read_ahead_live_until_their_time_and_longer_once_asked_for() {
     assert!(cache.get(key(1, 0), 1, 149).is_some(), "asked for in time");
     assert!(cache.get(key(1, 1), 1, 150).is_none(), "too late");
     assert_eq!(cache.bytes(), 3 * 4096);
-    // What expired goes with the next insertion, or in the background.
+    // Expired pages are dropped by the next insertion, or in the background.
     add(4, false, 149);
     assert_eq!(cache.bytes(), 4 * 4096);
     add(5, true, 150);
@@ -281,7 +281,7 @@ fn pages_read_ahead_live_until_their_time_and_longer_once_asked_for() {
 }
 
 #[test]
-fn a_budget_is_that_of_whole_pages_and_none_keeps_nothing() {
+fn a_budget_counts_whole_pages_and_a_budget_below_a_page_keeps_no_page() {
     for pages in [1, 5, 1023, 1024, 2048] {
         assert_eq!(BlockCache::new(pages * 4096 + 4095, 1).budget_bytes(), pages * 4096);
     }
@@ -316,7 +316,7 @@ fn a_page_of_a_buffer_becomes_one_of_its_own_when_it_is_changed() {
 }
 
 #[test]
-fn lines_are_those_that_bytes_touch() {
+fn touched_lines_are_the_lines_with_a_byte_of_the_range() {
     for (from, to) in [(0, 1), (0, 64), (0, 65), (64, 128), (100, 1000), (4032, 4096), (4000, 9000)] {
         let expected = (0..64).filter(|line| line * 64 < to && from < (line + 1) * 64);
         let expected = expected.fold(0, |lines, line| lines | 1 << line);
@@ -336,7 +336,7 @@ fn pages_of_files_with_any_number_are_kept_apart() {
 }
 
 #[test]
-fn pages_in_flight_are_those_marked_however_often() {
+fn repeated_marks_count_a_page_in_flight_once() {
     let cache = BlockCache::new(64 << 20, 1);
     for block in 0..200 {
         cache.add_dirty(key(1, block), Home::Pm, Lines::ALL, page(1), block);

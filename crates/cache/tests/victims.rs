@@ -1,10 +1,10 @@
-//! The choice of the clean page that goes when there is one too many: by the shares of pages read ahead, of those that came lately and of
-//! those that stay, and by how often they were asked for.
+//! The choice of the clean page to drop when the budget is exceeded: by the shares of pages read ahead, of
+//! the late list and of the list of pages that stay, and by the uses of pages.
 
 use terrace_cache::{BlockCache, Page, PageKey};
 use terrace_format::{FileBlock, Ino};
 
-/// Pages of the cache, all in one shard: an eighth for those that came lately, a quarter at most for those read ahead.
+/// Pages of the cache, all in one shard: an eighth for the late list, at most a quarter for pages read ahead.
 const PAGES: u64 = 64;
 const LATELY: u64 = PAGES / 8;
 const AHEAD: u64 = PAGES / 4;
@@ -15,7 +15,7 @@ fn key(block: u64) -> PageKey {
     PageKey { ino: Ino(2), generation: 1, block: FileBlock(block) }
 }
 
-/// A cache with this many pages read ahead and then with pages 0 and on that somebody asked for, until it is full.
+/// A full cache: first `ahead` pages read ahead, then pages 0 and on, asked for.
 fn full(ahead: u64) -> BlockCache {
     let cache = BlockCache::new(PAGES * 4096, 1 << 40);
     (0..ahead).for_each(|number| read_ahead(&cache, number));
@@ -32,10 +32,10 @@ fn read_ahead(cache: &BlockCache, number: u64) {
     cache.insert(key(FIRST_AHEAD + number), 1, Page::zeroed(), false, 0);
 }
 
-/// Pages that are there no more, of so many read ahead and of so many asked for.
+/// The dropped pages among `ahead` pages read ahead and `asked` pages asked for.
 fn gone(cache: &BlockCache, ahead: u64, asked: u64) -> (Vec<u64>, Vec<u64>) {
     let asked = (0..asked).filter(|block| !cache.holds(key(*block), 1)).collect();
-    // Not asked for: known by their version alone, which this does not change.
+    // A page read ahead must not be touched: a lookup with another version drops it without counting a use.
     let is_gone = |number: &u64| {
         let key = key(FIRST_AHEAD + number);
         let before = cache.bytes();
@@ -52,14 +52,14 @@ fn gone(cache: &BlockCache, ahead: u64, asked: u64) -> (Vec<u64>, Vec<u64>) {
 }
 
 #[test]
-fn the_oldest_page_that_came_lately_goes_when_others_stay() {
+fn the_oldest_late_page_is_dropped_when_the_stay_list_is_full() {
     let cache = full(0);
     ask(&cache, PAGES);
     assert_eq!(gone(&cache, 0, PAGES + 1), (vec![], vec![PAGES - LATELY]));
 }
 
 #[test]
-fn pages_read_ahead_take_their_share_of_those_that_stay() {
+fn pages_read_ahead_take_room_from_the_stay_list() {
     let ahead = 10;
     let cache = full(ahead);
     ask(&cache, PAGES - ahead);
@@ -68,7 +68,7 @@ fn pages_read_ahead_take_their_share_of_those_that_stay() {
 }
 
 #[test]
-fn a_page_read_ahead_displaces_the_oldest_that_stays_and_no_late_one() {
+fn a_page_read_ahead_displaces_the_oldest_page_of_the_stay_list() {
     let cache = full(0);
     ask(&cache, PAGES);
     read_ahead(&cache, 0);
@@ -76,7 +76,7 @@ fn a_page_read_ahead_displaces_the_oldest_that_stays_and_no_late_one() {
 }
 
 #[test]
-fn pages_read_ahead_beyond_their_share_go_first() {
+fn pages_read_ahead_beyond_the_limit_are_dropped_first() {
     let cache = full(AHEAD + 1);
     ask(&cache, PAGES - AHEAD - 1);
     assert_eq!(gone(&cache, AHEAD + 1, PAGES - AHEAD), (vec![0], vec![]));
@@ -96,7 +96,7 @@ fn a_late_page_stays_when_it_leads_by_more_than_one() {
         ask(&cache, PAGES);
         let late = PAGES - LATELY + 1;
         (0..asked_again).for_each(|_| assert!(cache.get(key(late), 1, 0).is_some()));
-        // The other late ones leave before it, then it is the oldest.
+        // The older pages of the late list are dropped first, then `late` is the oldest.
         let last = PAGES + LATELY - 1;
         (PAGES + 1..=last).for_each(|block| ask(&cache, block));
         let before = gone(&cache, 0, last + 1).1;

@@ -1,10 +1,11 @@
-//! Copies in DRAM of metadata pages below PM, for readers that PM has no block for (design P1): a read needs no space.
+//! Copies in DRAM of metadata pages on lower tiers, for readers when PM has no free block (design P1): a read
+//! needs no space.
 //!
-//! A page below never changes where it lies, so the location that its parent names is its version (S6): a reader that finds,
-//! under the page's lock, a location of which there is a copy here has found that page. The pin of a copy keeps its device
-//! block from being used again, so that no other page gets the same location while the copy lives. Changes never start
-//! from a copy. Copies live as long as somebody holds them; the table only finds them.
-//! Lock order: the table's lock is the last one.
+//! A page on a lower tier never changes in place, so its location is its version (S6). A reader that finds a
+//! location in the parent, under the page's lock, may use the copy of that location. The I/O pin of a copy
+//! keeps its device block from being used again, so no other page gets the same location while the copy
+//! lives. Changes never start from a copy. Readers hold the copies; the table only finds them. Lock order:
+//! the table's lock is the last one.
 
 use crate::chunk_space::Pin;
 use std::collections::HashMap;
@@ -13,15 +14,15 @@ use terrace_format::below::Identity;
 use terrace_format::page::PAGE_SIZE;
 use terrace_runtime::sync::Mutex;
 
-/// A page as it lies below, its seal checked and taken off.
+/// A copy of a page of a lower tier, with its seal checked and taken off.
 pub struct PageCopy {
-    /// Which page it is.
+    /// The identity of the page.
     pub identity: Identity,
-    /// The location that names it.
+    /// The location of the page.
     pub location: u64,
     /// The page.
     pub bytes: [u8; PAGE_SIZE],
-    /// Covers its place.
+    /// The I/O pin of its device block.
     pub pin: Pin,
 }
 

@@ -1,8 +1,7 @@
 //! Leaves below PM (design C1, docs/decisions/0014): finding and changing the pointer to one.
 //!
-//! A leaf's content is not looked at here: who moves one has it. Invariant: only leaves that are not their
-//! tree's root lie below, and none that holds a chunk key, so that the way to any leaf and the bitmaps that a fetch
-//! changes are in PM.
+//! The content of leaves is the business of the callers. Invariant: a tree's root and leaves with a chunk key
+//! never lie on a lower tier, so the way to every leaf, and the bitmaps that a fetch changes, are in PM.
 
 use crate::node::{Node, damaged};
 use crate::tree::{Reader, ShardsWrite};

@@ -60,8 +60,8 @@ struct Device {
     filling: Filling,
 }
 
-/// The chunks whose holes are being filled, so that claims that follow each other lie side by side, and what is
-/// overwritten later leaves its holes where nobody fills them before they have grown together.
+/// The chunks whose holes are being filled. Claims that follow each other lie side by side, and holes left by
+/// overwrites in other chunks grow together before they are filled.
 #[derive(Default)]
 struct Filling {
     /// The last is the one at work.
@@ -158,8 +158,8 @@ impl ChunkSpace {
         Arc::new(ChunkSpace { catalog, chunk_blocks, space: Mutex::new(space), loader: Mutex::new(()) })
     }
 
-    /// Leaves a device that is not there out: nothing of it is free or counted from now on, and what is freed there is
-    /// found free by the next mount. Call it before any claim.
+    /// Leaves a missing device out: none of its blocks is free or counted in this mount, and blocks freed on
+    /// it are free for the next mount. Call it before any claim.
     pub fn leave_out(&self, device: DeviceId) {
         let mut space = self.space.lock();
         if let Some(found) = space.devices.iter_mut().find(|found| found.id == device) {
@@ -387,7 +387,8 @@ impl ChunkSpace {
         Pin { space: Arc::clone(self), id }
     }
 
-    /// As [`Self::pin`], for blocks that are to be overwritten in place; `None` when anybody else has one of them pinned.
+    /// As [`Self::pin`], for a run that is to be overwritten in place; `None` while another I/O pin holds a
+    /// block of the run.
     pub fn pin_alone(self: &Arc<Self>, run: DeviceRun) -> Option<Pin> {
         let mut space = self.space.lock();
         let end = run.start.0 + run.length;
@@ -423,13 +424,13 @@ impl ChunkSpace {
         totals
     }
 
-    /// Bitmaps that could not be read; nothing is claimed from their chunks.
+    /// The number of bitmaps that could not be read; no block is claimed from their chunks.
     pub fn damaged_chunks(&self) -> u64 {
         self.space.lock().damaged
     }
 }
 
-/// Some devices by the share that is free: all fill alike, and a small one takes part from the beginning.
+/// The given devices, ordered by their free share: so devices of every size fill evenly from the beginning.
 fn by_free_share<'a>(all: &'a mut [Device], devices: &[DeviceId]) -> Vec<&'a mut Device> {
     let mut order: Vec<&mut Device> = all.iter_mut().filter(|device| devices.contains(&device.id)).collect();
     let weight = |of: &Device, by: &Device| u128::from(of.free) * u128::from(by.blocks);
@@ -443,7 +444,8 @@ fn free_run(devices: &mut [Device], chunk_blocks: u32, run: DeviceRun, lsn: Lsn)
     };
     for Piece { chunk, bit, length } in pieces(chunk_blocks, run) {
         let chunk = chunk as usize;
-        // An unknown chunk learns of it when it is loaded; one loaded later has seen it.
+        // An unknown chunk learns of the free when it is loaded. A chunk loaded after the record has seen the
+        // free.
         let seen = device.chunks.get(chunk).is_none_or(|c| lsn < c.loaded);
         if !seen {
             device.set(chunk, bit, length, false, chunk_blocks);
@@ -541,7 +543,8 @@ impl Device {
         true
     }
 
-    /// Claims holes, as many as `want` needs: those of chunks that are being filled, then of chosen ones, at last of all.
+    /// Claims holes for `want` blocks: first in the chunks that are being filled, then in newly chosen
+    /// chunks, last in every chunk.
     fn claim_holes(&mut self, want: u64, pins: &[(u64, DeviceRun)], chunk_blocks: u32) -> Vec<DeviceRun> {
         let (mut runs, mut left) = (Vec::new(), want);
         let mut rest = 0..self.chunks.len();
@@ -617,7 +620,7 @@ impl Device {
         let mut taken = 0;
         for (bit, length) in holes(&open) {
             let (begin, end) = (bit.max(from), bit + length);
-            // What the claim before left of its last hole is taken however short it is.
+            // The rest of the hole that the previous claim left is taken even if it is short.
             let is_rest = from > 0 && begin == from;
             if end <= begin || (!is_rest && (end - begin) >> grain == 0) {
                 continue;
@@ -776,7 +779,7 @@ fn longest(words: &[u64], enough: u64) -> (u64, u64) {
     best
 }
 
-/// How many of some bits are set.
+/// Counts the set bits in a range.
 fn used_in(words: &[u64], bit: u64, length: u64) -> u64 {
     let mut found = 0;
     let (mut at, end) = (bit, bit + length);
@@ -862,7 +865,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn holes_beside_bits_and_what_is_used() {
+    fn holes_and_used_bits_are_counted_around_word_borders() {
         let mut words = vec![u64::MAX; 4];
         change(&mut words, 60, 70, false);
         for at in [60, 63, 64, 65, 128, 129, 130] {
@@ -916,7 +919,7 @@ mod tests {
     }
 
     #[test]
-    fn long_holes_first_and_none_that_is_pinned() {
+    fn claims_take_long_holes_first_and_no_pinned_block() {
         let part = |holes: &[(u64, u64)]| {
             let mut words = vec![u64::MAX; 4];
             holes.iter().for_each(|(bit, length)| change(&mut words, *bit, *length, false));
@@ -938,7 +941,7 @@ mod tests {
         let found = device.claim_holes(62, &pins, 256);
         assert_eq!(found, [run(257 + 200, 56), run(11, 5), run(257, 1)]);
         assert_eq!(device.free, 5);
-        // It goes on where it was; the single blocks are left for the end.
+        // The claim goes on where the last one ended; single blocks are left for the end.
         assert_eq!(device.claim_holes(2, &pins, 256), [run(258, 2)]);
         assert_eq!(device.claim_holes(100, &pins, 256), [run(101, 1), run(257 + 64, 1)]);
         assert_eq!(device.claim_holes(100, &[], 256), [run(257 + 63, 1)]);

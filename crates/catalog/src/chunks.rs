@@ -2,8 +2,8 @@
 //!
 //! Chunk `c` of a device covers device blocks from `1 + c · chunk_blocks` (block 0 is the header); the
 //! last chunk may be short. An absent key is a wholly free chunk. Chunk keys lie in the shard of the
-//! chunk number (L1); who marks blocks holds those shards.
-//! Invariant: a block is marked used once and free once; anything else is damage.
+//! chunk number (L1); the caller of a mark holds these shards.
+//! Invariant: used and free marks of a block alternate; a repeated mark means damage.
 
 use crate::edit::Edit;
 use crate::tree::{Catalog, ShardsWrite};
@@ -106,7 +106,8 @@ fn mark_piece(
         return Err(wrong(run, "a chunk number of 32 bits", piece.chunk).into());
     }
     let key = Key::chunk(piece.chunk, run.device);
-    // Who locked the shards went by the inode's flags and found less: they are damaged.
+    // The caller locked the shards of the extents that the inode's flags announce. An extent in another shard
+    // means that the flags are damaged.
     if !guard.holds(guard.catalog().shard_of(piece.chunk)) {
         return Err(wrong(run, "an extent that its inode's flags announce", "no such flag").into());
     }

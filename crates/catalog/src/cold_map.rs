@@ -158,7 +158,7 @@ fn replace(
     freed: &mut Vec<FreedRun>,
 ) -> std::result::Result<(), Edit> {
     let old = range(guard.reader(tx), ino, from, to)?;
-    // All puts come before anything else, so that a full leaf is met early.
+    // The puts come first, so that a full leaf ends the attempt early.
     for extent in &old {
         if let Some(right) = extent.slice(to, extent.end()) {
             guard.put(tx, &Key::cold(ino, to), &right.encode())?;

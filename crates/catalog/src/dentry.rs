@@ -49,7 +49,7 @@ impl NameHash {
 /// A name's entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dentry {
-    /// What it names.
+    /// The inode that the name stands for.
     pub ino: Ino,
     /// Mode >> 12.
     pub file_type: u8,

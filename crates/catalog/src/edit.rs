@@ -119,7 +119,7 @@ impl ShardsWrite<'_> {
         Ok(())
     }
 
-    /// Removes a key; false when it was not there. Call [`Self::unlink_emptied`] before the commit.
+    /// Removes a key; false when the tree does not have it. Call [`Self::unlink_emptied`] before the commit.
     ///
     /// # Errors
     /// A damaged page; the medium's.
@@ -193,7 +193,7 @@ impl ShardsWrite<'_> {
     }
 
     /// Unlinks and frees the leaves that removes of this guard have emptied, and inner pages left
-    /// without children. Call it last before the commit; leaving it out costs space, nothing else.
+    /// without children. Call it last before the commit; without this call the empty pages only cost space.
     ///
     /// # Errors
     /// A damaged page; the medium's.
@@ -261,7 +261,7 @@ impl ShardsWrite<'_> {
         Ok(())
     }
 
-    /// Frees a page of this tree. One that the block table says is something else is damage: it stays.
+    /// Frees a page of this tree. A page to which the block table gives another owner is damaged and stays.
     pub(crate) fn release(
         &mut self,
         tx: &mut Tx,

@@ -15,7 +15,7 @@ pub const VALUE_SIZE: usize = 12;
 pub struct Intent {
     /// First block.
     pub first: FileBlock,
-    /// One past the last block.
+    /// The block behind the last block.
     pub end: FileBlock,
     /// The inode's generation.
     pub generation: u32,

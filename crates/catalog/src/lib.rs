@@ -1,6 +1,6 @@
 //! The catalog: all metadata but inodes and the maps of PM blocks, in B+trees in PM (design 4.3).
 //!
-//! One key space (inode, kind, sub-key) divided by inode number into shards (chunk keys by chunk
+//! The key space (inode, kind, sub-key) is divided by inode number into shards (chunk keys by chunk
 //! number), each a tree with its own lock. Leaf edits are logged byte for byte; splits, compactions
 //! and merges copy pages: the new ones are streamed unlogged to claimed blocks, and the record holds
 //! only the parent's changed bytes and the block table's entries (T4, T6, T7).

@@ -1,6 +1,6 @@
-//! One page, copied whole from PM and then searched in DRAM cache. Copying 4 KiB takes about 60 ns on hot
-//! PM and one stream of misses on cold PM; a binary search in PM itself would be a chain of misses, and
-//! many small copies cost more than one large one (examples/times.rs).
+//! A node: a catalog page copied whole from PM, then searched in the processor's cache. The copy of 4 KiB
+//! takes about 60 ns if the page is cached, else a stream of misses that overlap. A binary search in PM
+//! itself would be a chain of misses, and many small copies cost more than a large one (examples/times.rs).
 //!
 //! Invariant: nothing here trusts a byte of the page; what does not fit gives `Corrupt`.
 
@@ -109,7 +109,7 @@ impl DerefMut for NodeBuffer {
 impl Drop for NodeBuffer {
     fn drop(&mut self) {
         if let Some(node) = self.0.take() {
-            // A thread that ends may have dropped its spare ones already.
+            // A thread that ends may have dropped its spare nodes already.
             let _ = SPARE.try_with(|spare| {
                 let mut spare = spare.borrow_mut();
                 if spare.len() < MOST_SPARE {
@@ -127,7 +127,7 @@ impl Node {
         let spare = SPARE.try_with(|spare| spare.borrow_mut().pop()).ok().flatten();
         NodeBuffer(Some(match spare {
             Some(mut node) => {
-                // Nothing of the page before is found through it.
+                // An empty header keeps the cells of the previous page from being found.
                 node.bytes[..PAGE_HEADER].fill(0);
                 node.block = PmBlock(0);
                 node
@@ -225,14 +225,14 @@ impl Node {
         Ok(if found { Ok(place) } else { Err(place) })
     }
 
-    /// Which child of an inner page covers `key`.
+    /// The index of the child of an inner page that covers `key`.
     #[inline]
     pub fn child_index(&self, key: &[u8]) -> Result<usize> {
         Ok(self.partition(1, key, true)?.saturating_sub(1))
     }
 }
 
-/// Checks the header of a page that was read; `level` is what its parent demands.
+/// Checks the header of a page that was read; `level` is the level that its parent demands.
 #[inline]
 fn verify_header(node: &Node, level: Option<u8>) -> Result<()> {
     let block = node.block;
@@ -259,7 +259,7 @@ fn verify_header(node: &Node, level: Option<u8>) -> Result<()> {
 }
 
 impl Reader<'_> {
-    /// Reads a page; `level` is what its parent demands.
+    /// Reads a page; `level` is the level that its parent demands.
     pub(crate) fn node(&self, block: PmBlock, level: Option<u8>) -> Result<NodeBuffer> {
         let mut node = Node::empty();
         self.node_into(block, level, &mut node)?;
@@ -278,8 +278,8 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Reads the leaf below PM that is the child `index` of `node` into it from a copy; false, changing nothing, where there is
-    /// none that this reader may use.
+    /// Replaces `node` by its child `index`, a leaf on a lower tier, if DRAM has a copy of the leaf that this
+    /// reader may use; else gives false and leaves `node` unchanged.
     pub(crate) fn aside_into(&self, shard: u32, index: usize, node: &mut Node) -> Result<bool> {
         if !self.reads_aside {
             return Ok(false);
@@ -320,7 +320,7 @@ mod tests {
     use terrace_format::page::Page;
 
     #[test]
-    fn magic_is_that_of_new_pages() {
+    fn magic_equals_the_first_bytes_of_a_new_page() {
         assert!(Page::new(3).0.starts_with(&MAGIC));
     }
 
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_level_is_the_one_that_the_parent_demands_and_a_root_has_at_most_fifteen() {
+    fn a_page_needs_the_level_its_parent_demands_and_a_root_at_most_level_fifteen() {
         for level in [0, 1, 2, 15, 16, 255] {
             let node = changed(level, 2, &[]);
             for demanded in [0, 1, 2, 15, 16, 254, 255] {
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn the_gap_is_what_lies_between_slots_and_heap() {
+    fn the_gap_lies_between_slots_and_heap() {
         assert_eq!([0, 1, 3].map(|cells| changed(0, cells, &[]).gap()), [4080, 4065, 4035]);
         assert_eq!((changed(0, 5, &[(6, 26)]).gap(), changed(0, 5, &[(6, 20)]).gap()), (0, 0));
         let node = changed(0, 3, &[(8, 0x1234)]);
@@ -446,7 +446,7 @@ mod tests {
 
     /// Keys of all lengths around eight bytes, in cells up to the end of the page.
     #[test]
-    fn a_key_is_found_among_others_whatever_they_share() {
+    fn search_finds_keys_with_long_common_prefixes() {
         let mut keys: Vec<Vec<u8>> = Vec::new();
         for length in [0, 1, 7, 8, 9, 12] {
             for last in [0, 1, 127, 128, 255] {

@@ -22,7 +22,7 @@ impl Catalog {
         let Some(key) = self.take_sparse() else {
             return Ok(false);
         };
-        // What is left may fit into the next one, too.
+        // The merged leaf may fit into its next neighbour, too.
         if self.shrink(&key, Purpose::Reclaim)? {
             self.note_sparse(&key);
         }
@@ -31,7 +31,7 @@ impl Catalog {
 
     /// Frees one page near `key` if it can: an empty leaf, a root of one child, or two neighbours on the
     /// way to `key` that fit in three quarters of a page. A transaction of its own; call it without
-    /// locks. True when something was changed (another call may find more).
+    /// locks. True when a page was freed; a further call may free another.
     ///
     /// # Errors
     /// `NoSpace::Pm`; a damaged page; the medium's.
@@ -89,7 +89,7 @@ impl Change<'_, '_> {
         let reader = self.guard.committed();
         let parent = reader.node(step.block, Some(step.level))?;
         let children = (reader.child(&parent, left)?, reader.child(&parent, left + 1)?);
-        // One that lies below PM is not fetched for that.
+        // A merge is not worth a fetch: a child on a lower tier stays there.
         let (Some(first), Some(second)) = children else {
             return Ok(false);
         };

@@ -1,8 +1,8 @@
 //! Making room: compaction and splits, each a transaction of its own (design T7).
 //!
 //! Pages are copied, never changed by halves: new contents are streamed to claimed blocks and fenced
-//! before the record that links them. A split is planned over the cells that are there *and* the cells
-//! to come, so that many puts into one place find leaves for all of them.
+//! before the record that links them. A split is planned over the present cells *and* the cells
+//! to come, so that many puts near each other all find room.
 
 use crate::edit::{Freed, Shortage};
 use crate::node::{CAPACITY, MAX_LEVEL, Node, damaged};
@@ -18,7 +18,7 @@ use terrace_wal::{Error, NoSpace, Result, Tx};
 /// a root word, five block-table entries.
 pub const STRUCTURAL_RECORD_BYTES: usize = 2048;
 
-/// What a leaf must have room for.
+/// A put for which a leaf must have room.
 #[derive(Debug, Clone)]
 struct Want {
     key: Key,
@@ -27,9 +27,9 @@ struct Want {
 
 #[derive(Debug, Clone, Copy)]
 enum Need {
-    /// A put of so many value bytes.
+    /// A put with a value of this many bytes.
     Put(usize),
-    /// So many bytes in all.
+    /// This many bytes in all.
     Room(usize),
 }
 
@@ -37,7 +37,7 @@ enum Need {
 enum Lack {
     /// The tree is empty.
     Tree,
-    /// A leaf, and how much each key takes in it.
+    /// A leaf without room, and the bytes that each key takes in it.
     Leaf { path: Path, leaf: PmBlock, keys: Vec<(Key, usize)> },
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct Copied {
     pub right: Option<(Vec<u8>, Page)>,
 }
 
-/// What a structural change works with.
+/// The state of a structural change: the locked shard, its claim and its transaction.
 pub(crate) struct Change<'a, 'b> {
     pub guard: &'a mut ShardsWrite<'b>,
     pub claim: &'a mut Claim<'b>,
@@ -97,7 +97,8 @@ impl Catalog {
             let Some(shard) = group.first().map(shard) else {
                 continue;
             };
-            // Each round changes one page, and only others' puts can make it more than a few per key.
+            // Each round changes one page. A few rounds serve a key, unless puts of other threads fill the
+            // leaf meanwhile.
             for _ in 0..64 + 16 * group.len() {
                 if self.read(shard).reader().first_lack(shard, group)?.is_none() {
                     break;
@@ -260,7 +261,8 @@ fn separator(left: &[u8], right: &[u8]) -> Vec<u8> {
     right.iter().take(common + 1).copied().collect()
 }
 
-/// New contents for a leaf that must take `keys`: one page when all fit after compaction, else two.
+/// New contents for a leaf that must take `keys`: a single page if compaction makes enough room, else two
+/// pages.
 fn divide_leaf(page: &Page, keys: &[(Key, usize)], block: PmBlock) -> Result<Copied> {
     let needed: usize = keys.iter().map(|(_, bytes)| bytes).sum();
     let mut left = Page::new(0);
@@ -481,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leaf_is_parted_in_the_middle_of_what_it_has_and_what_comes_or_before_what_is_appended() {
+    fn a_leaf_splits_in_the_middle_of_old_and_new_cells_or_before_appended_cells() {
         let (mut whole, mut appended, mut parted) = (0, 0, 0);
         for seed in 0..6000 {
             let mut rng = StdRng::seed_from_u64(seed);

@@ -35,7 +35,7 @@ pub fn create(
 /// The target.
 ///
 /// # Errors
-/// One that is missing or too long is damaged; the medium's.
+/// `Corrupt` when the target is missing or too long; errors of the medium.
 pub fn read(reader: Reader<'_>, ino: Ino) -> Result<Vec<u8>> {
     let prefix = Key::new(ino.0, Kind::Symlink, &[]);
     let mut target = Vec::new();

@@ -33,7 +33,8 @@ pub struct Catalog {
     aside: Aside,
 }
 
-/// Leaves that are remembered as sparse; others are when they lose half of what they have left.
+/// Most leaves that are remembered as sparse at a time. A leaf beyond this limit is remembered later, when it
+/// has lost half of its remaining bytes.
 const MOST_SPARSE: usize = 4096;
 
 impl Catalog {
@@ -104,7 +105,7 @@ impl Catalog {
         }
     }
 
-    /// Forgets one of them.
+    /// Takes a remembered sparse leaf out of the set.
     pub(crate) fn take_sparse(&self) -> Option<Key> {
         self.sparse.lock().pop_first()
     }
@@ -165,22 +166,22 @@ impl Way {
     }
 }
 
-/// From so many writes on a touched page is kept as it will be: to look through all of them at each read of it made an
-/// edit of a long transaction cost as much as all before it.
+/// From this many writes on, a touched page is kept as a copy with the writes applied. Without the copy each
+/// read looks through all writes, and an edit in a long transaction costs as much as all edits before it.
 const MANY_WRITES: u16 = 12;
 
 /// A page that a transaction writes.
 pub(crate) struct Touched {
     block: PmBlock,
-    /// As it will be, once it was read so.
+    /// The page with the stores of this transaction; made by the first read of the page.
     page: OnceCell<Box<[u8; PAGE_SIZE]>>,
 }
 
-/// Exclusive locks of some shards. Edits collect in a [`Tx`]; commit it while this is held.
+/// Exclusive locks of shards. Edits collect in a [`Tx`]; commit it while the locks are held.
 pub struct ShardsWrite<'a> {
     pub(crate) catalog: &'a Catalog,
     held: SmallVec<[u32; 4]>,
-    /// Pages that the transaction writes; all others are read past it.
+    /// Pages that the transaction writes. Reads of other pages skip the transaction.
     pub(crate) touched: SmallVec<[Touched; 8]>,
     way: RefCell<Option<Way>>,
     /// A key of each leaf whose last cell was removed.
@@ -201,7 +202,7 @@ impl ShardsWrite<'_> {
     }
     /// Reads the locked shards as they are.
     pub(crate) fn committed(&self) -> Reader<'_> {
-        // Its tree may have another shape: no way of the other one.
+        // The committed tree may have another shape, so the remembered way is not used.
         Reader { catalog: self.catalog, overlay: None, held: &self.held, way: None, reads_aside: false }
     }
     /// The catalog.
@@ -221,7 +222,8 @@ pub struct Reader<'a> {
     overlay: Option<(&'a Tx, &'a [Touched])>,
     held: &'a [u32],
     way: Option<&'a RefCell<Option<Way>>>,
-    /// Leaves below PM are read from copies in DRAM, where there are some. Not for who changes what it finds.
+    /// Whether leaves on lower tiers are read from copies in DRAM. Never set for a change: it must not start
+    /// from a copy.
     pub(crate) reads_aside: bool,
 }
 
@@ -454,7 +456,8 @@ impl<'a> Reader<'a> {
         };
         cursor.index = place.map_or_else(|after| after, |at| at + 1);
         while cursor.index == 0 {
-            // What starts with the prefix is not below it: the leaf before need not be in PM.
+            // A leaf whose lower bound is at most the prefix begins before all keys of the prefix. The
+            // previous leaf, which may lie on a lower tier, is not needed then.
             if self.low_of(&cursor.path)?.as_slice() <= prefix || !self.previous_leaf(&mut cursor)? {
                 return self.scan(from, prefix, visit);
             }
@@ -522,7 +525,7 @@ impl<'a> Reader<'a> {
         };
         cursor.index = place.map_or_else(|after| after, |at| at + 1);
         while cursor.index == 0 {
-            // What starts with the prefix is not below it: the leaf before need not be in PM.
+            // As in `scan_around`: the previous leaf has no key with the prefix, and may lie on a lower tier.
             if self.low_of(&cursor.path)?.as_slice() <= prefix || !self.previous_leaf(&mut cursor)? {
                 return Ok(None);
             }
@@ -660,7 +663,7 @@ impl ShardsWrite<'_> {
     pub(crate) fn write_root(&mut self, tx: &mut Tx, shard: u32, root: Option<PmBlock>) {
         tx.write_u64(self.catalog.wal.geometry().shard_root(shard), root.map_or(0, |block| block.0));
         *self.way.get_mut() = None;
-        // Its words are read one by one: no page of it is kept.
+        // The block of roots is read by single words, so no copy of it is kept.
         self.touch_block(ROOTS_BLOCK, 0, &[]);
     }
 }

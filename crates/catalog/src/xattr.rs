@@ -15,7 +15,7 @@ pub const MAX_NAME: usize = 255;
 /// Largest value that Linux lets through.
 pub const MAX_SIZE: usize = 64 << 10;
 
-/// What `set` demands of an existing attribute.
+/// The condition of `set` on an existing attribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetMode {
     /// Nothing.

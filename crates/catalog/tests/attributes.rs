@@ -49,7 +49,7 @@ fn stored(catalog: &Catalog, ino: u32) -> Vec<(Key, usize)> {
 }
 
 #[test]
-fn puts_are_announced_as_they_are_done() {
+fn announced_puts_equal_the_puts_of_the_edit() {
     for length in [0, 1, 1019, 1020, 1021, 1024, 1025, 2044, 2045, 3000, 4095] {
         let (catalog, shard) = pool();
         set(&catalog, b"user.a", &vec![3; length], 5000).unwrap();

@@ -14,7 +14,7 @@ use terrace_format::{DeviceBlock, DeviceId, PmBlock};
 use terrace_media::PmMedium;
 use terrace_wal::{Error, PageBelow, Tx};
 
-/// Keys that differ late have long separators, so that inner pages hold few.
+/// Keys with a long common prefix need long separators, so an inner page holds few of them.
 fn key(number: u32) -> Key {
     let mut sub = vec![b'x'; 240];
     sub.extend_from_slice(&number.to_be_bytes());
@@ -78,7 +78,7 @@ fn a_tree_without_inner_pages_names_no_leaf() {
 }
 
 #[test]
-fn leaves_of_a_deep_tree_are_told_apart_by_their_ranges() {
+fn the_leaf_ranges_of_a_deep_tree_cover_the_key_space_without_overlap() {
     const COUNT: u32 = 1500;
     let (_pm, catalog, shard) = deep(COUNT);
     let guard = catalog.read(shard);
@@ -104,7 +104,7 @@ fn leaves_of_a_deep_tree_are_told_apart_by_their_ranges() {
 }
 
 #[test]
-fn leaves_below_are_found_by_the_keys_that_they_may_hold() {
+fn leaf_below_finds_a_leaf_by_each_key_of_its_range() {
     const COUNT: u32 = 1500;
     let (_pm, catalog, shard) = deep(COUNT);
     let find =
@@ -203,7 +203,7 @@ fn listed(catalog: &Catalog, shard: u32) -> Result<usize, String> {
 
 /// A damaged tree may lead to one page along many ways: visits end when there were as many as the pool has blocks.
 #[test]
-fn pages_that_are_reached_again_and_again_are_reported() {
+fn a_walk_with_more_visits_than_blocks_is_reported() {
     let end = {
         let (catalog, _) = crafted(&[(1, 1)], &below(1).to_le_bytes());
         catalog.blocks().end_block().0
@@ -211,7 +211,7 @@ fn pages_that_are_reached_again_and_again_are_reported() {
     let mut seen = [0, 0];
     for first in 1..100 {
         for second in (end / first).saturating_sub(3)..=end / first {
-            // The root, the pages below it, and those below these.
+            // A root with `first` children, and `second` children below each of its children.
             let visits = 1 + first + first * second;
             if second == 0 || second > 120 || visits.abs_diff(end) > 1 {
                 continue;
@@ -284,7 +284,7 @@ fn a_location_has_eight_bytes_and_only_a_leaf_lies_below() {
 
 /// The reclaimer goes by it: a leaf that was read is in use, inner pages are not noted.
 #[test]
-fn a_leaf_that_is_read_is_noted_as_in_use() {
+fn reading_a_leaf_marks_the_leaf_as_in_use() {
     let (pm, catalog, shard) = deep(300);
     let root = PmBlock(pm.load_u64(catalog.wal().geometry().shard_root(shard)).unwrap());
     let leaf = PmBlock(location(&catalog, shard, 7).unwrap());
@@ -319,10 +319,10 @@ fn keys_beside_a_leaf_below_are_read_without_it() {
     };
     // The last key before it, with nothing to follow.
     assert_eq!(around(first - 1, &key(first - 1).0).unwrap(), [key(first - 1).0]);
-    // A key behind it that is not there, with nothing before it.
+    // An absent key behind the range of the leaf: the search for a key before it finds no key of the prefix.
     assert_eq!(reader.previous(&key(end), &key(end).0).unwrap(), None);
     assert_eq!(around(end, &key(end).0).unwrap(), Vec::<Vec<u8>>::new());
-    // Others may lie in it.
+    // Other keys may lie in the range of the leaf.
     let leaf = |error: Error| match error {
         Error::PageBelow(page) => match *page {
             PageBelow::Leaf { shard: found, key } => (found == shard).then_some(key),

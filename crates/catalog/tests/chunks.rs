@@ -1,4 +1,4 @@
-//! Bitmaps of chunks on the medium: what is marked, what is refused, what is logged.
+//! Bitmaps of chunks on the medium: marks, refusals and log records.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, missing_docs)]
 
 mod common;
@@ -32,7 +32,7 @@ fn bits(set: std::ops::Range<usize>) -> Vec<u8> {
     bytes
 }
 
-/// The words of a refused mark's error: what was expected, what found.
+/// The text of a refused mark's error, with the expected and the found value.
 fn refused(result: Result<(), Edit>) -> String {
     match result {
         Err(Edit::Failed(Error::Corrupt(corrupt))) => corrupt.to_string(),
@@ -47,7 +47,7 @@ fn a_bitmap_has_whole_words() {
 }
 
 #[test]
-fn the_puts_and_shards_of_a_run_are_those_of_its_chunks() {
+fn a_run_has_the_puts_and_shards_of_its_chunks() {
     let (_pm, catalog) = pool_of_chunks(CHUNK as u32);
     let of = |start, length| {
         let puts = chunks::mark_puts(&catalog, run(start, length));
@@ -66,7 +66,7 @@ fn the_puts_and_shards_of_a_run_are_those_of_its_chunks() {
 }
 
 #[test]
-fn marks_change_their_bits_in_each_chunk_and_no_others() {
+fn a_mark_changes_only_the_bits_of_its_run_in_each_chunk() {
     let (_pm, catalog) = pool_of_chunks(CHUNK as u32);
     mark(&catalog, run(CHUNK - 9, 10 + CHUNK + 4), true).unwrap();
     let all = |chunk| bitmap(&catalog, chunk);
@@ -103,7 +103,7 @@ fn only_changed_words_are_logged() {
 }
 
 #[test]
-fn ranges_that_cannot_be_are_refused() {
+fn marks_of_impossible_runs_are_refused() {
     let (_pm, catalog) = pool_of_chunks(CHUNK as u32);
     let impossible = [run(0, 5), run(7, 0), run(u64::MAX - 3, 4), run(u64::MAX, u64::MAX)];
     for run in impossible {
@@ -123,7 +123,7 @@ fn ranges_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn blocks_that_are_marked_so_already_and_other_bitmaps_are_refused() {
+fn marks_of_already_marked_blocks_and_bitmaps_of_wrong_length_are_refused() {
     let (_pm, catalog) = pool_of_chunks(CHUNK as u32);
     mark(&catalog, run(1 + 130, 10), true).unwrap();
     let tries = [(130, 1, true), (139, 2, true), (120, 11, true), (129, 2, false), (139, 2, false)];
@@ -150,7 +150,7 @@ fn blocks_that_are_marked_so_already_and_other_bitmaps_are_refused() {
 }
 
 #[test]
-fn a_chunk_of_a_shard_that_is_not_locked_is_refused() {
+fn marking_a_chunk_of_an_unlocked_shard_is_refused() {
     let (_pm, catalog) = pool_of_chunks(CHUNK as u32);
     assert!(catalog.shard_count() > 1);
     let mut guard = catalog.write(&[catalog.shard_of(0)]);

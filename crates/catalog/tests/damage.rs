@@ -119,7 +119,7 @@ fn outcome<R>(result: Result<R, Edit>) -> bool {
 }
 
 #[test]
-fn a_child_that_is_its_own_parent_is_reported() {
+fn a_page_with_itself_as_child_is_reported() {
     let pm: Arc<dyn PmMedium> = VecPm::new(2 << 20);
     format(&pm);
     let catalog = mount(&pm).unwrap();

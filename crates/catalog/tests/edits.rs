@@ -53,7 +53,7 @@ fn a_leaf_is_noted_when_it_becomes_sparse_and_each_time_it_halves() {
 }
 
 #[test]
-fn a_prefix_is_removed_by_pieces_and_nothing_else() {
+fn removal_of_a_prefix_goes_by_pieces_and_leaves_other_keys_alone() {
     let (catalog, shard) = pool();
     let other = catalog.shard_count() as u64 + 1;
     (0..10).for_each(|number| put(&catalog, shard, &key(1, number), &[7; 20]));
@@ -73,7 +73,7 @@ fn a_prefix_is_removed_by_pieces_and_nothing_else() {
 }
 
 #[test]
-fn bytes_of_a_value_change_where_they_are_and_not_beyond() {
+fn an_update_changes_bytes_inside_the_value_and_never_past_its_end() {
     let (catalog, shard) = pool();
     put(&catalog, shard, &key(1, 1), &[1; 20]);
     put(&catalog, shard, &key(1, 2), &[2; 20]);
@@ -131,7 +131,7 @@ fn tried(catalog: &Catalog, shard: u32, key: &Key, value: &[u8]) -> Result<(usiz
 }
 
 #[test]
-fn a_value_that_is_not_longer_is_replaced_in_place_and_only_what_differs_is_logged() {
+fn a_value_of_equal_or_less_length_is_replaced_in_place_and_only_changed_words_are_logged() {
     let (catalog, shard) = filled(0);
     let before = root(&catalog, shard);
     let tried = |value: &[u8]| tried(&catalog, shard, &key(1, 3), value).unwrap();
@@ -152,10 +152,10 @@ fn a_value_that_is_not_longer_is_replaced_in_place_and_only_what_differs_is_logg
 }
 
 #[test]
-fn a_value_grows_into_a_gap_that_is_just_large_enough() {
+fn a_value_grows_into_a_gap_of_exactly_its_size() {
     let (catalog, shard) = filled(55);
     let before = root(&catalog, shard);
-    // Its slot is there already: 6 + 9 bytes and the value take two less.
+    // The key has a slot already: 6 + 9 bytes and the value take two bytes less.
     let shortage = tried(&catalog, shard, &key(1, 50), &[6; 43]).unwrap_err();
     assert_eq!(shortage, Shortage { shard, key: key(1, 50), room: 56 });
     assert!(tried(&catalog, shard, &key(1, 50), &[6; 42]).is_ok());
@@ -170,7 +170,7 @@ fn a_value_grows_into_a_gap_that_is_just_large_enough() {
 
 /// Room that the abandoned transaction had used is needed again.
 #[test]
-fn a_shortage_counts_what_the_transaction_had_used() {
+fn a_shortage_includes_the_room_used_by_the_abandoned_transaction() {
     let (catalog, shard) = filled(55);
     let mut guard = catalog.write(&[shard]);
     let mut tx = Tx::new();
@@ -189,7 +189,7 @@ fn a_shortage_counts_what_the_transaction_had_used() {
 }
 
 #[test]
-fn room_is_made_for_what_a_put_takes_more_and_not_for_what_fits() {
+fn room_is_made_only_for_a_put_larger_than_the_gap() {
     let changed = |gap, number, length| {
         let (catalog, shard) = filled(gap);
         let before = root(&catalog, shard);
@@ -203,7 +203,7 @@ fn room_is_made_for_what_a_put_takes_more_and_not_for_what_fits() {
     assert_eq!([39, 40, 41, 42].map(|length| changed(55, 51, length)), [false, false, true, true]);
 }
 
-/// Three leaves, each of one shard; the words that name them, and a key of each.
+/// A shard with three leaves: the location words of the leaves, and a key of each leaf.
 fn three_leaves() -> (Catalog, u32, Vec<u64>, Vec<Key>) {
     let (catalog, shard) = pool();
     let mut number = 0;

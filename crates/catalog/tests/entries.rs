@@ -78,7 +78,7 @@ fn names_of_one_hash_are_at_most_256() {
     let error = insert(&catalog, shard, "one too many", 70);
     assert!(matches!(error, Err(Edit::Failed(Error::NoSpace(NoSpace::Numbers)))));
     assert!(matches!(insert(&catalog, shard, "n255", 70), Err(Edit::Exists)));
-    // Read from any of them on, each once.
+    // A read from any cookie on gives each later cookie once.
     for after in [0, cookies[0] - 1, cookies[100], cookies[255], u64::MAX] {
         let mut seen = Vec::new();
         dentry::read_from(catalog.read(shard).reader(), DIRECTORY, after, |entry, _| {
@@ -91,7 +91,7 @@ fn names_of_one_hash_are_at_most_256() {
 }
 
 #[test]
-fn puts_are_announced_as_large_as_they_can_be() {
+fn announced_puts_have_the_largest_possible_size() {
     let hash = colliding();
     let (key, length) = dentry::insert_put(&hash, DIRECTORY, b"abc");
     assert_eq!(
@@ -184,9 +184,10 @@ fn an_entry_without_a_name_or_with_one_too_long_is_reported() {
     assert!(cookies(&catalog, shard).is_err(), "no inode");
 }
 
-/// Keys ascend as bytes, so that shorter ones may name a smaller cookie, or the same.
+/// Keys ascend as bytes, so a damaged shorter key may name a smaller cookie than its predecessor, or the
+/// same.
 #[test]
-fn cookies_that_do_not_ascend_are_reported() {
+fn descending_cookies_are_reported() {
     for (sub, sound) in [(&[5][..], false), (&[1, 0], false), (&[1, 1], true)] {
         let (catalog, shard) = pool();
         put_raw(&catalog, &Key::dentry(DIRECTORY, 256), &entry(b"a"));
@@ -217,7 +218,7 @@ fn extents(of: &[(u64, u32)]) -> Catalog {
 }
 
 #[test]
-fn a_range_meets_the_extents_that_share_a_block_with_it() {
+fn a_range_lists_each_extent_with_a_block_inside_it() {
     let catalog = extents(&[(10, 10), (20, 5), (40, 10)]);
     let of = |from, to| firsts(&catalog, from, to).unwrap();
     assert_eq!((of(0, 10), of(0, 11), of(19, 20), of(20, 21)), (vec![], vec![10], vec![10], vec![20]));
@@ -247,7 +248,7 @@ fn ranges_end_at_the_largest_block_of_a_file() {
 }
 
 #[test]
-fn extents_that_overlap_are_reported() {
+fn overlapping_extents_are_reported() {
     for (second, sound) in [(14, false), (15, true), (10, false)] {
         let catalog = extents(&[(5, 10), (second, 3)]);
         assert_eq!(firsts(&catalog, 0, 99).is_some(), sound, "{second}");
@@ -286,7 +287,7 @@ fn intents_are_listed_in_order_and_removed_one_by_one() {
 }
 
 #[test]
-fn intents_that_cannot_be_are_reported() {
+fn impossible_intents_are_reported() {
     let value = |end: u64| [&[3, 0, 0, 0][..], &end.to_le_bytes()].concat();
     let listed = |intents: &[(u64, Vec<u8>)]| {
         let (catalog, shard) = pool();

@@ -27,7 +27,7 @@ fn pool() -> Catalog {
 }
 
 #[test]
-fn colliding_names_keep_their_cookies() {
+fn a_colliding_name_keeps_its_cookie() {
     let catalog = pool();
     let hash = dentry::NameHash::weak(&[1; 16], 2);
     let directory = Ino(9);
@@ -281,7 +281,7 @@ fn chunk_space_agrees_with_the_bitmaps() {
     }
     assert_eq!(space.damaged_chunks(), 0);
     assert!(claims > 3000, "{claims} claims");
-    // What is left can be claimed to the last block.
+    // The remaining free blocks can be claimed to the last block.
     let mut left = 0;
     while let Some(run) = space.allocate(&devices, 16).unwrap() {
         left += run.length;
@@ -310,7 +310,8 @@ fn claims_fill_holes_and_prefer_whole_chunks() {
     assert_eq!(claim(16), Some((17, 16)));
 }
 
-/// What is to be overwritten in place is nobody else's: no reader's, whole or in part, and no other writer's.
+/// Blocks that are to be overwritten in place have no other I/O pin, of a reader or a writer, whole or in
+/// part.
 #[test]
 fn blocks_are_pinned_alone_or_not_at_all() {
     let pm: Arc<dyn PmMedium> = VecPm::new(4 << 20);

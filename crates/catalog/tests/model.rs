@@ -125,7 +125,7 @@ fn random_edits_match_a_map() {
 }
 
 #[test]
-fn one_large_shard_matches_a_map() {
+fn a_large_shard_matches_a_map() {
     for seed in 10..12 {
         run(seed, 1, 5000, 12_000);
     }
@@ -161,7 +161,7 @@ fn a_deep_tree_shrinks_level_by_level() {
     format(&pm);
     let catalog = mount(&pm).unwrap();
     let shard = catalog.shard_of(1);
-    // Keys that differ late have long separators, so that inner pages hold few.
+    // Keys with a long common prefix need long separators, so an inner page holds few of them.
     let key = |number: u32| {
         let mut sub = vec![b'x'; 240];
         sub.extend_from_slice(&number.to_be_bytes());

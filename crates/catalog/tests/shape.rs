@@ -22,7 +22,7 @@ use terrace_media::PmMedium;
 use terrace_wal::{Error, Tx};
 
 const CAPACITY: usize = PAGE_SIZE - PAGE_HEADER;
-/// Neighbours are merged when they fit in so many bytes.
+/// Neighbours are merged when their cells fit in this number of bytes.
 const MERGED: usize = CAPACITY / 4 * 3;
 
 fn pool(size: u64) -> Catalog {
@@ -35,7 +35,7 @@ fn key(ino: u64, number: u32) -> Key {
     Key::new(ino, Kind::Xattr, &number.to_be_bytes())
 }
 
-/// Keys that differ late have long separators, so that inner pages hold few.
+/// Keys with a long common prefix need long separators, so an inner page holds few of them.
 fn long_key(ino: u64, number: u32) -> Key {
     Key::new(ino, Kind::Xattr, &[&[b'x'; 240][..], &number.to_be_bytes()].concat())
 }
@@ -116,7 +116,7 @@ fn leaf(cells: &[(&Key, usize)]) -> Page {
 }
 
 #[test]
-fn room_made_for_many_puts_takes_them_all() {
+fn room_made_for_many_puts_suffices_for_all_puts() {
     for seed in 0..60 {
         let mut rng = StdRng::seed_from_u64(seed);
         let catalog = pool(16 << 20);
@@ -139,7 +139,7 @@ fn room_made_for_many_puts_takes_them_all() {
                 let most = largest.entry(key).or_default();
                 *most = (*most).max(*length);
             }
-            // A record holds so many.
+            // A record holds at most eight of these puts.
             for part in largest.into_iter().collect::<Vec<_>>().chunks(8) {
                 commit(&catalog, &shards, |guard, tx| {
                     for (key, length) in part {
@@ -171,7 +171,7 @@ fn room_is_made_for_more_leaves_than_rounds_without_keys() {
 }
 
 #[test]
-fn room_that_is_there_is_not_made_again() {
+fn existing_room_is_not_made_again() {
     let catalog = pool(4 << 20);
     let lsn = || catalog.wal().next_lsn();
     let cell = Page::cell_size(&key(1, 0).0, 0);
@@ -209,7 +209,7 @@ fn room_in_one_leaf_is_at_most_a_page() {
 }
 
 #[test]
-fn leaves_are_merged_when_they_fit_three_quarters_of_a_page() {
+fn leaves_are_merged_when_three_quarters_of_a_page_hold_both() {
     let catalog = pool(4 << 20);
     let size = Page::cell_size(&key(1, 0).0, 15);
     assert_eq!(MERGED % size, 0);
@@ -485,7 +485,7 @@ fn inodes_are_spread_over_shards_and_empty_shards_are_counted() {
 }
 
 #[test]
-fn a_shard_is_locked_by_itself_against_all_others() {
+fn shards_are_locked_independently_of_each_other() {
     let catalog = pool(4 << 20);
     let (tell, told) = channel();
     std::thread::scope(|scope| {
@@ -511,14 +511,14 @@ fn a_shard_is_locked_by_itself_against_all_others() {
 
 #[test]
 #[should_panic(expected = "is not locked")]
-fn a_shard_that_is_not_locked_is_not_read() {
+fn reading_an_unlocked_shard_panics() {
     let catalog = pool(4 << 20);
     let read = catalog.read(1);
     _ = read.reader().get(&key(2, 0));
 }
 
 #[test]
-fn a_chunk_of_a_shard_that_is_not_locked_is_not_marked() {
+fn a_chunk_of_an_unlocked_shard_is_not_marked() {
     let catalog = pool(4 << 20);
     let run = DeviceRun { device: DeviceId(0), start: DeviceBlock(1), length: 2 };
     let [shard] = chunks::shards(&catalog, run)[..] else { unreachable!() };

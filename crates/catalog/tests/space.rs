@@ -74,7 +74,7 @@ fn accounts_of_space_at_rest_are_empty() {
 }
 
 #[test]
-fn accounts_list_claims_that_nobody_marked_and_marks_that_nobody_claimed() {
+fn accounts_list_claims_without_marks_and_marks_without_claims() {
     let (catalog, space) = pool();
     let claims = [space.allocate(&[DeviceId(0)], 3), space.allocate(&[DeviceId(1)], 16)];
     let claims = claims.map(|claim| claim.unwrap().unwrap());
@@ -188,7 +188,7 @@ fn bitmaps_are_loaded_in_steps_and_damaged_ones_are_counted() {
 }
 
 #[test]
-fn promises_and_claims_load_as_many_bitmaps_as_they_need() {
+fn reservations_and_claims_load_only_needed_bitmaps() {
     let pm: Arc<dyn PmMedium> = VecPm::new(4 << 20);
     format(&pm);
     let catalog = Arc::new(mount(&pm).unwrap());
@@ -237,7 +237,7 @@ fn holes_claimed_out_of_a_promise_are_taken_off_it() {
 }
 
 #[test]
-fn holes_of_the_next_device_are_claimed_where_the_first_has_none() {
+fn claims_fall_back_to_holes_of_the_next_device() {
     let (catalog, space) = pool();
     // Single blocks are free on both, and those of the emptier one are pinned.
     for (device, size, step) in [(0, 4 * CHUNK, 2), (1, 2 * CHUNK, 4)] {
@@ -252,7 +252,7 @@ fn holes_of_the_next_device_are_claimed_where_the_first_has_none() {
 }
 
 #[test]
-fn a_pin_that_is_dropped_takes_no_other_with_it() {
+fn dropping_an_io_pin_leaves_other_io_pins_in_force() {
     let (_catalog, space) = pool();
     let pinned = || space.accounts().pins;
     let (first, second) = (space.pin(run(0, 1, 2)), space.pin(run(0, 5, 2)));

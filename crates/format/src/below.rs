@@ -1,5 +1,5 @@
-//! Metadata pages on lower tiers (design C1, docs/decisions/0014): the tagged location that names one, and the
-//! checksum that makes its copy there self-checking.
+//! Metadata pages on lower tiers (design C1, docs/decisions/0014): the tagged location of such a page, and
+//! the seal by which the copy on the device proves itself.
 //!
 //! ```text
 //! location   bits 56-63 device + 1 (0: a PM block)  55 free slots  40-54 sequence  0-39 device block
@@ -36,7 +36,7 @@ pub struct Below {
     pub device: DeviceId,
     /// The block there, at most [`MAX_BELOW_BLOCK`].
     pub block: DeviceBlock,
-    /// Low bits of the LSN when it moved: tells a page from one that lay there before.
+    /// Low bits of the LSN of the demotion: they tell the page from earlier pages in the same device block.
     pub sequence: u16,
     /// An inode page with a free slot.
     pub free_slots: bool,
@@ -75,7 +75,7 @@ impl Below {
     }
 }
 
-/// What a page is: part of its checksum's seed.
+/// Identity of a metadata page, part of the seed of its seal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Identity {
     /// Leaf of a catalog shard.
@@ -105,7 +105,8 @@ const SLOT: usize = SLOT_SIZE as usize;
 /// The spare word of an inode slot.
 const SPARE: usize = SLOT - 4;
 
-/// A mark of the seal: its place, and what stands there in the copy below. In PM it is zeros.
+/// A mark of the seal: its position in the page, and its bytes in the copy on the device. The page in PM has
+/// zeros in this position.
 struct Mark {
     at: usize,
     length: usize,
@@ -125,14 +126,15 @@ impl Mark {
 
 /// Where the seal of a page stands.
 struct Layout {
-    /// Each word of the checksum, the low one first: its place, and what stands there in PM.
+    /// The words of the checksum, low word first: position in the page, and the bytes of the page in PM.
     sum: &'static [(usize, [u8; 4])],
     marks: [Mark; 2],
 }
 
 impl Layout {
     fn of(key: &SealKey, identity: Identity, word: u64) -> Layout {
-        // All of a location that is not the place: a repair reads it here when what led to the page is lost.
+        // The bits of a location besides device and block. A repair reads them here when the pointer to the
+        // page is lost.
         let bits = ((word >> SEQUENCE_SHIFT) as u16).to_le_bytes();
         match (identity, key.is_secret()) {
             (Identity::Catalog { .. }, true) => Layout {
@@ -182,7 +184,8 @@ fn get(page: &Bytes, at: usize, length: usize) -> &[u8] {
     page.get(at..at + length).unwrap_or_default()
 }
 
-/// The checksum of a copy without it: of what it is, where it lies, and its content.
+/// The checksum in a seal: it covers identity, location word and content of the page, with the seal's words
+/// as in PM.
 fn checksum(page: &Bytes, key: &SealKey, identity: Identity, word: u64) -> u64 {
     let (kind, datum) = match identity {
         Identity::Catalog { shard } => (Sealed::Leaf, u64::from(shard)),
@@ -226,7 +229,7 @@ pub fn seal(page: &mut Bytes, key: &SealKey, identity: Identity, word: u64) -> b
 /// Checks a copy read from a lower tier and makes it the page that belongs in PM.
 ///
 /// # Errors
-/// A copy that is not this page in this place.
+/// `Corrupt` when the copy is not this page, sealed for this location.
 pub fn unseal(page: &mut Bytes, key: &SealKey, identity: Identity, word: u64) -> Result<(), Corrupt> {
     let layout = Layout::of(key, identity, word);
     let found = layout.take_sum(page);
@@ -242,10 +245,11 @@ pub fn unseal(page: &mut Bytes, key: &SealKey, identity: Identity, word: u64) ->
     Ok(())
 }
 
-/// Finds out under which location word a copy was sealed, where nothing names it any more: for repair.
+/// Finds the location word under which a copy was sealed. A repair needs it for pages without a pointer.
 ///
-/// With a secret it stands in the copy. A CRC is linear, so what each bit of the word that is not known (sequence and free
-/// slots) changes in it is the same for every page: all of them are in a table.
+/// With a secret the word stands in the copy. Without one it follows from the CRC. A CRC is linear: an
+/// unknown bit of the word (sequence, free slots) changes the CRC of every page in the same way, so a table
+/// has these changes.
 pub struct Words {
     key: SealKey,
     changes: HashMap<u64, u16>,
@@ -288,7 +292,7 @@ impl Words {
             };
             let bits = u16::from_le_bytes(*get(page, at, 2).first_chunk::<2>()?);
             let word = place | u64::from(bits) << SEQUENCE_SHIFT;
-            // Not the checksum first: most pages are another one.
+            // The marks are compared before the checksum, because they alone exclude most pages.
             let is_it = Layout::of(&self.key, identity, word).has_marks(page)
                 && unseal(&mut page.clone(), &self.key, identity, word).is_ok();
             return is_it.then_some(word);
@@ -406,7 +410,7 @@ mod tests {
                 let mut copy = page;
                 assert!(seal(&mut copy, key, identity, word));
                 assert_ne!(copy, page);
-                // Sealed twice it would not open to what it was.
+                // A page sealed twice would not open to the original page.
                 assert!(!seal(&mut copy.clone(), key, identity, word));
                 let refused = |key, identity, word| unseal(&mut copy.clone(), key, identity, word).is_err();
                 assert!(refused(&other, identity, word));

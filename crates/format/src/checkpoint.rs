@@ -53,7 +53,7 @@ impl Checkpoint {
     /// Accepts a copy read from the medium.
     ///
     /// # Errors
-    /// What is wrong with it; the other copy may be sound.
+    /// The damage of this copy; the other copy may be sound.
     pub fn decode(block: &[u8], pool_uuid: &[u8; 16], lanes: u32) -> Result<Checkpoint, Corrupt> {
         let site = "checkpoint";
         let short = || Corrupt::new(site, "a whole block", format!("{} bytes", block.len()));

@@ -3,19 +3,20 @@
 use std::ops::Deref;
 use thiserror::Error;
 
-/// A persistent structure that is not what it must be. One word: results that carry it are moved on every path.
+/// Damage of a persistent structure. It takes a single word, because the results that carry it are moved on
+/// every path.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{}: expected {}, found {}", .0.site, .0.expected, .0.found)]
 pub struct Corrupt(Box<Finding>);
 
-/// What a [`Corrupt`] says.
+/// The content of a [`Corrupt`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// Which structure, with its address.
+    /// The damaged structure, with its address.
     pub site: String,
-    /// What a sound structure holds there.
+    /// The value of a sound structure.
     pub expected: String,
-    /// What was read.
+    /// The value that was read.
     pub found: String,
 }
 

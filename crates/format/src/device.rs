@@ -73,7 +73,7 @@ impl DeviceHeader {
     /// Accepts block 0 of a device.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The damage of the header.
     pub fn decode(block: &[u8]) -> Result<DeviceHeader, Corrupt> {
         let (header, _) = DeviceHeader::read_from_prefix(block)
             .map_err(|_| Corrupt::new("device header", "64 bytes", block.len().to_string()))?;
@@ -89,14 +89,14 @@ impl DeviceHeader {
     }
 }
 
-/// What a summary says of one block of its group.
+/// The entry of a group summary for a single block of the group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SummaryEntry {
     /// The file.
     pub ino: Ino,
     /// Its generation.
     pub generation: u32,
-    /// Which block of it.
+    /// The file block.
     pub block: FileBlock,
     /// CRC32C of the content.
     pub crc: u32,
@@ -133,7 +133,8 @@ struct RawSummary {
 pub const SUMMARY_ENTRIES: usize = 168;
 const _: () = assert!(size_of::<RawSummary>() == 4096);
 
-/// Version and last eight bytes of a summary that lies in a block of a device. With a secret they bind it to that place.
+/// Version and last eight bytes of a summary in a block of a device. With a secret they bind the summary to
+/// this block.
 fn summary_seal(raw: &RawSummary, key: &SealKey, device: DeviceId, at: DeviceBlock) -> (u32, u64) {
     match &key.secret {
         Some(secret) => {
@@ -173,7 +174,7 @@ pub fn encode_summary(
 /// Decodes a summary in block `at` of a device: the first device block it covers, and its entries.
 ///
 /// # Errors
-/// What is wrong with it; a summary is only a hint.
+/// The damage of the summary; a summary is only a hint.
 pub fn decode_summary(
     block: &[u8],
     key: &SealKey,

@@ -70,7 +70,7 @@ impl Geometry {
         while lane_count > 1 && budget / u64::from(lane_count) < (64 << 10) {
             lane_count /= 2;
         }
-        // Tiny test geometries: two small lanes rather than one, so that lanes are exercised.
+        // Tiny test geometries get two small lanes rather than one, so that tests use several lanes.
         if lane_count == 1 && budget >= 2 * MIN_LANE_SIZE {
             lane_count = 2;
         }
@@ -131,7 +131,7 @@ impl Geometry {
     pub fn table_entry(&self, block: PmBlock) -> PmOffset {
         self.table_offset().plus(block.0 * TABLE_ENTRY_SIZE)
     }
-    /// One past the last byte of the block table.
+    /// The address behind the last byte of the block table.
     pub fn table_end(&self) -> PmOffset {
         self.table_offset().plus(self.block_count() * TABLE_ENTRY_SIZE)
     }
@@ -147,7 +147,7 @@ impl Geometry {
     pub fn checksum_word(&self, block: PmBlock) -> PmOffset {
         self.checksums_offset().plus(block.0 * CHECKSUM_WORD_SIZE)
     }
-    /// First block that is handed out; everything before it is fixed area.
+    /// First block that is handed out; the fixed area ends before it.
     pub fn first_pool_block(&self) -> PmBlock {
         let checksums = if self.checksummed { self.block_count() * CHECKSUM_WORD_SIZE } else { 0 };
         PmBlock((self.checksums_offset().0 + checksums).div_ceil(BLOCK_SIZE))

@@ -113,7 +113,7 @@ pub struct ColdExtent {
 }
 
 impl ColdExtent {
-    /// One past the last file block.
+    /// The file block behind the last block of the extent.
     pub fn end(&self) -> FileBlock {
         self.first.plus(u64::from(self.length))
     }

@@ -1,7 +1,7 @@
-//! Which 64-byte lines of a PM block hold content (design 4.2): the second word of a block table entry.
+//! The mask of valid lines of a PM block (design 4.2): the second word of a block table entry.
 //!
-//! All ones for a block that stands alone. Fewer for a *partial shadow*: the other lines are those of the
-//! block's cold copy (feature `partial-shadows`).
+//! A whole block has a mask of all ones. In a *partial shadow* some bits are zero: the block's cold copy has
+//! these lines (feature `partial-shadows`).
 
 use crate::address::{BLOCK_SIZE, LINE_SIZE};
 use std::ops::Range;

@@ -53,7 +53,7 @@ impl Page {
     /// Checks the header; cells are checked when they are read.
     ///
     /// # Errors
-    /// What is wrong.
+    /// The damage.
     pub fn verify_header(&self, site: &str) -> Result<(), Corrupt> {
         if self.u16_at(0) != MAGIC || self.0[2] != 1 {
             return Err(Corrupt::new(

@@ -37,8 +37,8 @@ impl ChecksumWord {
     }
 }
 
-/// Checksum of a page in its place: the CRC32C of pool UUID, block number and bytes. A sound page in another's place
-/// has another one.
+/// Checksum of a metadata page: the CRC32C of pool UUID, block number and bytes. A sound page that was
+/// written to a wrong block fails it.
 pub fn page_checksum(pool_uuid: &[u8; 16], page: PmBlock, bytes: &[u8]) -> u32 {
     let mut place = [0; 24];
     let (uuid, number) = place.split_at_mut(16);
@@ -47,7 +47,8 @@ pub fn page_checksum(pool_uuid: &[u8; 16], page: PmBlock, bytes: &[u8]) -> u32 {
     crc32c(bytes) ^ crc32c(&place)
 }
 
-/// The blocks that a record's write to the block table makes metadata pages: who replays it opens them.
+/// The blocks that become metadata pages by a record's write to the block table: recovery, which replays the
+/// record, opens their checksum words.
 pub fn new_pages(geometry: &Geometry, offset: PmOffset, content: &[u8]) -> Vec<PmBlock> {
     let table = geometry.table_offset().0..geometry.table_end().0;
     if !table.contains(&offset.0) {

@@ -9,9 +9,9 @@
 //! A record starts at a multiple of 64 in the ring and may wrap around its end. Its CRC is taken
 //! with the seed of pool, lane, position and epoch standing in the CRC field.
 //!
-//! The witness names the record that was durable last, in whichever lane, when this one was written: it ends at that
-//! position of that lane. So the loss of a record shows even where its own lane holds nothing behind it (design T3).
-//! Pools written by programs without witnesses have zeros there.
+//! The witness names the newest durable record of any lane at the time of the write: the lane, and the
+//! position at which that record ends. So the loss of a record shows even if its own lane has no record
+//! behind it (design T3). Pools written by programs without witnesses have zeros in this field.
 
 use crate::address::{Lsn, PmOffset};
 use crate::checksum::crc32c;
@@ -112,13 +112,13 @@ pub struct DataCheck {
 /// A record whose CRC and structure were verified.
 #[derive(Debug, Clone)]
 pub struct Record {
-    /// Its place in the order.
+    /// The number of the record.
     pub lsn: Lsn,
     /// Bytes it takes in the ring.
     pub ring_bytes: u64,
     /// Data that must match if this is its lane's last record.
     pub checks: Vec<DataCheck>,
-    /// The position that was durable last when this record was written.
+    /// The newest durable position at the time of this record's write.
     pub witness: Option<Witness>,
     bytes: Vec<u8>,
     writes_at: usize,

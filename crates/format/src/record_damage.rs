@@ -1,4 +1,5 @@
-//! Tells a record whose bytes were damaged from one whose write was cut off (design T3). Both fail their checksum.
+//! Tells a record with damaged bytes from a record whose write a crash cut off (design T3). Both fail their
+//! checksum.
 //!
 //! A record with one wrong bit has a checksum that differs from the expected one by what that bit alone changes, since a
 //! CRC is linear: about one torn record of 2^32 / bits looks so by chance, and more do where a word that was not written
@@ -10,18 +11,19 @@ use crate::checksum::crc32c;
 use crate::record::{HEADER_SIZE, Record, plausible_length};
 use std::ops::Range;
 
-/// Castagnoli's polynomial, reflected: what the last bit of a message changes in its CRC32C.
+/// Castagnoli's polynomial, reflected: the change of a CRC32C when the last bit of the message changes.
 const LAST_BIT: u32 = 0x82f6_3b78;
-/// The first word, magic number and length: other lengths make other records.
+/// The first word: magic number and length. A damaged bit here changes the extent of the record.
 const FIRST_WORD: Range<usize> = 0..8;
 /// The checksum; while it is computed, the seed stands there.
 const CRC_FIELD: Range<usize> = 16..20;
 
-/// The record with an LSN above `after` that is valid but for one bit, with that bit mended, if there is one. `header` are the bytes at its
-/// place, `read` gives as many bytes from there as it is asked for.
+/// The record at this place, with a wrong bit mended, if it is valid but for a single bit and has an LSN
+/// above `after`. `header` has the bytes of the header, `read` gives a number of bytes from the beginning of
+/// the record.
 ///
 /// # Errors
-/// Those of `read`.
+/// Errors of `read`.
 pub fn one_bit_away<E>(
     header: &[u8; HEADER_SIZE],
     (max_record, pm_size): (u64, u64),

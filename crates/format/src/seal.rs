@@ -8,7 +8,7 @@ use siphasher::sip::SipHasher24;
 use siphasher::sip128::SipHasher24 as SipHasher24x128;
 use std::fmt;
 
-/// What the seals of a pool are made with.
+/// The key of a pool's seals.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SealKey {
     /// Identity of the pool.
@@ -17,7 +17,7 @@ pub struct SealKey {
     pub(crate) secret: Option<[u8; 16]>,
 }
 
-/// Kinds of sealed blocks: a seal of one kind is none of another.
+/// Kinds of sealed blocks. The kind is part of the seal, so a block of a wrong kind is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sealed {
     /// A catalog leaf.
@@ -47,8 +47,8 @@ impl fmt::Debug for SealKey {
     }
 }
 
-/// The keyed checksum of a block: of its kind, two words that say which one it is and where, and its content
-/// (SipHash-2-4, Aumasson and Bernstein 2012).
+/// The keyed checksum of a block (SipHash-2-4, Aumasson and Bernstein 2012). It covers kind and content, and
+/// two words with identity and location of the block.
 pub(crate) fn keyed(secret: &[u8; 16], kind: Sealed, words: [u64; 2], content: &[u8]) -> u64 {
     let mut bytes = Vec::with_capacity(24 + content.len());
     for word in [kind as u64, words[0], words[1]] {

@@ -18,7 +18,7 @@ pub const MAX_DEVICES: usize = 24;
 /// Longest device path kept as a hint.
 pub const MAX_PATH: usize = 255;
 
-/// One lower-tier device. `tier` 0 means the row is empty.
+/// A device of a lower tier. `tier` 0 means the row is empty.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct DeviceRow {
@@ -88,7 +88,7 @@ pub struct Superblock {
     pub journal_block: U64,
     /// Bytes of the journal's content, else 0.
     pub journal_bytes: U64,
-    /// CRC32C of them, else 0.
+    /// CRC32C of the journal's content, else 0.
     pub journal_crc: U32,
     /// Zero.
     pub spare3: U32,
@@ -185,7 +185,7 @@ impl Superblock {
         self.incompatible.get() & DATA_CHECKSUMS != 0
     }
 
-    /// What metadata pages and group summaries on lower tiers are sealed with.
+    /// The key that seals metadata pages and group summaries on lower tiers.
     pub fn seal_key(&self) -> SealKey {
         let is_keyed = self.incompatible.get() & KEYED_SEALS != 0;
         SealKey::new(self.uuid, is_keyed.then_some(self.seal_secret))
@@ -296,7 +296,7 @@ impl RowSpeed {
             code(self.write_bytes_per_s),
         ]
     }
-    /// From what is stored, whatever it is.
+    /// Decodes the stored bytes; every value is valid.
     pub fn decode(bytes: [u8; 4]) -> RowSpeed {
         let [read_latency_ns, write_latency_ns, read_bytes_per_s, write_bytes_per_s] =
             bytes.map(|code| 10f64.powf(f64::from(code) / 16.0).round() as u64);

@@ -1,11 +1,12 @@
 //! Block table: 16 bytes per PM block, the truth about allocation (design 4.2).
 //!
-//! Entry: owner word (8 bytes), mask of valid cache lines (8 bytes): all ones unless the
-//! block is a partial shadow (lines.rs).
-//! Owner word, from the top: 31 bits inode or metadata kind, 32 bits file block or kind's datum,
-//! 1 bit unwritten. 0 is free.
-//! With the feature data-checksums the second word of a whole written block may be the checksum of its data instead of
-//! the mask: the unwritten bit is set then, which beside any other word than all ones means nothing else.
+//! Entry: owner word (8 bytes), mask of valid cache lines (8 bytes): all ones unless the block is a partial
+//! shadow (lines.rs).
+//! Owner word, from the top: 31 bits inode or metadata kind, 32 bits file block or kind's datum, 1 bit
+//! unwritten. 0 is free.
+//! With the feature data-checksums the second word of a whole written block may be the checksum of its data
+//! instead of the mask. The unwritten bit is set then. Unwritten blocks have this bit, too, but always beside
+//! a full mask.
 
 use crate::address::{BLOCK_SIZE, FileBlock, Ino, MAX_INO};
 use crate::checksum::{crc32c, crc32c_append};
@@ -40,14 +41,14 @@ impl PageKind {
     }
 }
 
-/// Who owns a PM block.
+/// The owner of a PM block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner {
     /// Nobody.
     Free,
     /// A metadata page.
     Page {
-        /// What it holds.
+        /// The kind of metadata.
         kind: PageKind,
         /// See [`PageKind`].
         datum: u32,
@@ -56,7 +57,7 @@ pub enum Owner {
     File {
         /// The file.
         ino: Ino,
-        /// Which block of it.
+        /// The file block.
         block: FileBlock,
         /// Allocated, but reads as zeros.
         unwritten: bool,
@@ -137,7 +138,7 @@ impl DataChecksum {
 /// An entry of the block table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
-    /// Who owns the block.
+    /// The owner of the block.
     pub owner: Owner,
     /// The lines that it holds.
     pub lines: LineMask,

@@ -1,4 +1,4 @@
-//! Format versions and feature flags: one table each, with stable ids.
+//! The tables of format versions and of feature flags, with stable ids.
 
 /// The version this program writes, and the only one it reads.
 pub const FORMAT_VERSION: u32 = 1;
@@ -8,7 +8,7 @@ pub const FORMAT_VERSION: u32 = 1;
 pub struct VersionRow {
     /// Value of the superblock's version field.
     pub version: u32,
-    /// What the version brought.
+    /// The news of the version, as a sentence.
     pub sentence: &'static str,
 }
 
@@ -26,7 +26,7 @@ pub struct FeatureRow {
     pub bit: u64,
     /// Short name.
     pub name: &'static str,
-    /// What it changes.
+    /// The change of the format, as a sentence.
     pub sentence: &'static str,
 }
 

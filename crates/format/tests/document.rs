@@ -14,7 +14,7 @@ fn documented() -> Vec<Vec<String>> {
 }
 
 #[test]
-fn versions_are_documented_and_no_others() {
+fn the_document_lists_exactly_the_versions() {
     let rows = documented();
     let versions: Vec<_> = rows.iter().filter(|row| row.len() == 2 && row[0] != "version").collect();
     let expected: Vec<_> =
@@ -25,7 +25,7 @@ fn versions_are_documented_and_no_others() {
 }
 
 #[test]
-fn features_are_documented_and_no_others() {
+fn the_document_lists_exactly_the_features() {
     let rows = documented();
     let mut bits = 0u64;
     for (field, table) in [

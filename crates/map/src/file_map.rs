@@ -43,7 +43,7 @@ impl Mapping {
     }
 }
 
-/// What a map needs of an inode.
+/// The inode as a file map sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MapInode {
     /// Its number.
@@ -54,10 +54,10 @@ pub struct MapInode {
 
 impl MapInode {
     /// The slot of an inode whose page lies below PM and is read from a copy: such an inode maps no block of PM, and its map
-    /// is read only. Outside of every medium, so that a store there fails.
+    /// is read only. The address lies outside of every medium, so a store to it fails.
     pub const NOWHERE: PmOffset = PmOffset(1 << 62);
 
-    /// Whether it is known without a look that nothing is mapped.
+    /// Whether the inode maps no block, known without a look at PM.
     #[inline]
     pub fn is_nowhere(&self) -> bool {
         self.slot == MapInode::NOWHERE
@@ -69,8 +69,8 @@ pub type Freed = SmallVec<[PmBlock; 8]>;
 
 /// Maps (inode, file block) to PM block.
 ///
-/// Ranges are clipped to `MAX_FILE_BLOCK`: nothing is mapped beyond it. Errors are the medium's, and
-/// `Corrupt` for what no sound map holds.
+/// Ranges are clipped to `MAX_FILE_BLOCK`, the last block that a map can have. Errors are the medium's, and
+/// `Corrupt` for content that no sound map has.
 pub trait FileMap: Send + Sync {
     /// The mapping of one block, as it will be after `tx` if one is given.
     ///
@@ -101,8 +101,8 @@ pub trait FileMap: Send + Sync {
         to: FileBlock,
     ) -> Result<Option<(FileBlock, Mapping)>>;
 
-    /// Blocks for new content of `first..first + count`, in this order. A map in which the slot is the block
-    /// picks its own slots; the caller uses what it gets, for these file blocks only.
+    /// Claims blocks for new content of `first..first + count`, in this order. A map whose slots are the
+    /// blocks chooses the slots itself. The caller uses the claimed blocks for these file blocks only.
     ///
     /// # Errors
     /// `NoSpace`; see [`FileMap`].
@@ -179,7 +179,7 @@ pub trait FileMap: Send + Sync {
         freed: &mut Freed,
     ) -> Result<Option<FileBlock>>;
 
-    /// Calls `visit` with each PM block that nodes of this inode occupy, and its level (0: leaf).
+    /// Calls `visit` with each node of this inode: its PM block and its level (0: leaf).
     ///
     /// # Errors
     /// See [`FileMap`]; also when there are more nodes than the pool has blocks.

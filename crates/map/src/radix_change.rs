@@ -124,7 +124,7 @@ impl RadixTree {
         }
         let added = growth.added;
         if added != 0 {
-            // The zeros must be there before any record that links them.
+            // A crash must never leave a record that links a node whose zeros are not durable.
             self.pm.order();
         }
         Ok(added)

@@ -1,4 +1,4 @@
-//! Radix tree: freeing nodes that hold nothing any more.
+//! Radix tree: freeing empty nodes.
 
 use crate::file_map::Freed;
 use crate::radix_read::span;

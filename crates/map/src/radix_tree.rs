@@ -51,7 +51,7 @@ pub struct RootPlace {
     pub root_word: PmOffset,
     /// Address of the direct pointers, if there are any.
     pub direct: Option<PmOffset>,
-    /// Whose nodes they are.
+    /// The owner of the nodes.
     pub nodes: NodeOwner,
 }
 

@@ -1,5 +1,5 @@
-//! How near emulated media come to what was asked for, on this machine: the tables of docs/benchmarks.md.
-//! `cargo run --release -p terrace-media --example emulated_accuracy`
+//! The deviation of emulated media from the requested times, on this machine: the tables of
+//! docs/benchmarks.md. `cargo run --release -p terrace-media --example emulated_accuracy`
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;

@@ -20,7 +20,7 @@ use crate::{MediaError, Promise};
 use std::panic::Location;
 use terrace_format::DeviceBlock;
 
-/// One 4 KiB block, aligned for O_DIRECT.
+/// A 4 KiB block, aligned for O_DIRECT.
 #[derive(Clone)]
 #[repr(C, align(4096))]
 pub struct AlignedBlock(pub [u8; 4096]);
@@ -35,13 +35,13 @@ impl AlignedBlock {
 /// A buffer of blocks aligned for O_DIRECT.
 pub type Buffer = Vec<AlignedBlock>;
 
-/// One of several reads.
+/// A read of one run, among the reads that [`BlockMedium::read_all`] issues together.
 pub struct BlockRead<'a> {
     /// First block.
     pub first: DeviceBlock,
     /// As many blocks as it has.
     pub into: &'a mut [AlignedBlock],
-    /// How it ended.
+    /// The outcome.
     pub result: Result<(), MediaError>,
 }
 
@@ -58,11 +58,11 @@ pub type Run<'a> = (DeviceBlock, &'a [AlignedBlock]);
 /// Room on the file system that a medium's file lies on: a sparse file needs more of it as it is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HostRoom {
-    /// Which file system that is: files with the same number share its room.
+    /// Number of the file system: files with the same number share its room.
     pub host: u64,
-    /// Bytes that it has free.
+    /// Free bytes of the file system.
     pub free_bytes: u64,
-    /// Bytes that the file has of it.
+    /// Bytes allocated to the file.
     pub allocated_bytes: u64,
 }
 
@@ -80,7 +80,7 @@ pub trait BlockMedium: Send + Sync {
     /// # Errors
     /// [`MediaError::Device`].
     fn read(&self, first: DeviceBlock, into: &mut [AlignedBlock]) -> Result<(), MediaError>;
-    /// Does several reads, in flight together where the medium can; each gets its result.
+    /// Does several reads, in flight together if the medium has a queue; the outcome is in each read.
     fn read_all(&self, reads: &mut [BlockRead<'_>]) {
         for read in reads {
             read.result = self.read(read.first, read.into);
@@ -91,8 +91,8 @@ pub trait BlockMedium: Send + Sync {
     /// # Errors
     /// [`MediaError::Device`]; any part may have been written.
     fn write(&self, first: DeviceBlock, from: &[AlignedBlock]) -> Result<(), MediaError>;
-    /// Writes several runs that do not overlap, in flight together where the medium can do so: many short ones then take
-    /// little longer than their bytes.
+    /// Writes several runs that do not overlap. A medium with a queue has them in flight together, so many
+    /// short runs take little longer than the transfer of their bytes.
     ///
     /// # Errors
     /// As [`Self::write`], the first of any of them.
@@ -118,11 +118,12 @@ pub trait BlockMedium: Send + Sync {
     fn last_error(&self) -> Option<MediaError> {
         None
     }
-    /// What the file system that the medium lies on has for it, where the medium is a file.
+    /// The room that the file system below has for the medium, if the medium is a file.
     fn host_room(&self) -> Option<HostRoom> {
         None
     }
-    /// Whether it stands for a device that is not there: nothing new is to go to it.
+    /// Whether the medium stands for the missing device of a degraded mount. No new block goes to such a
+    /// device.
     fn is_missing(&self) -> bool {
         false
     }

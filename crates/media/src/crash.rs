@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use terrace_runtime::sync::{Mutex, MutexGuard};
 
-/// What is about to take effect.
+/// The kind of an event: an operation on a medium that is about to take effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EventKind {
     /// `write` or `write_streaming` of PM.
@@ -37,7 +37,7 @@ pub enum EventKind {
 pub struct Event {
     /// Its number in the shared sequence, from 0.
     pub number: u64,
-    /// What is about to happen.
+    /// The operation that is about to take effect.
     pub kind: EventKind,
 }
 

@@ -1,4 +1,4 @@
-//! What lies at a path, looked at before it is opened.
+//! A look at the file or device of a path before it is opened.
 //!
 //! A path may come out of an image that somebody made: opening a FIFO waits for its other end, opening a tape rewinds it,
 //! reading /proc/kmsg takes messages from others. So the path is looked at without opening it (O_PATH). Invariants: only
@@ -102,10 +102,10 @@ impl Found {
         Ok(Found { handle, path: path.to_path_buf(), stat })
     }
 
-    /// Opens what was looked at.
+    /// Opens the file or device that was looked at, whatever the path names by now.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// Errors of the operating system.
     pub fn open(&self, writable: bool, flags: OFlags) -> Result<File, OpenError> {
         let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
         let flags = access | flags | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -148,7 +148,7 @@ impl Found {
         (major(device), minor(device))
     }
 
-    /// Bytes that its file system has allocated for it.
+    /// Bytes that the file system has allocated to this file.
     pub fn allocated_bytes(&self) -> u64 {
         u64::try_from(self.stat.st_blocks).unwrap_or(0) * 512
     }
@@ -185,7 +185,7 @@ pub(crate) fn create_new(path: &Path) -> Result<File, OpenError> {
 /// A file of mode 0600 in a directory, without a name.
 ///
 /// # Errors
-/// What the operating system says.
+/// Errors of the operating system.
 pub(crate) fn create_unnamed(directory: &Path) -> Result<File, OpenError> {
     let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
     let mode = Mode::RUSR | Mode::WUSR;

@@ -25,9 +25,9 @@ pub enum OpenError {
     NoSpace {
         /// The medium.
         path: PathBuf,
-        /// What was asked for.
+        /// The size that the medium needs.
         size_bytes: u64,
-        /// What ran out.
+        /// The resource that ran out.
         reason: String,
     },
     /// The size is zero or not a multiple of 4096 bytes.
@@ -35,7 +35,7 @@ pub enum OpenError {
     InvalidSize {
         /// The medium.
         path: PathBuf,
-        /// What was asked for or found.
+        /// The size that was asked for or found.
         size_bytes: u64,
     },
     /// A kind of file that this medium cannot use.
@@ -82,7 +82,7 @@ impl From<OpenError> for io::Error {
     }
 }
 
-/// How long an opener waits for a holder that is going away.
+/// Time that an opener waits for a holder of the lock that is just closing.
 const PATIENCE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(10);
 

@@ -11,7 +11,7 @@ use std::fmt;
 use std::panic::Location;
 use terrace_runtime::sync::Mutex;
 
-/// What an ordering point does.
+/// The operation of an ordering point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum OrderingKind {
     /// `order` of PM.
@@ -31,7 +31,7 @@ pub struct OrderingPoint {
     pub line: u32,
     /// Its column: a line may have two.
     pub column: u32,
-    /// What it does.
+    /// The operation it issues.
     pub kind: OrderingKind,
 }
 
@@ -52,7 +52,7 @@ impl OrderingPoint {
     }
 }
 
-/// What becomes of an ordering point.
+/// The change that a test makes to an ordering point, to prove that the point is needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Change {
     /// It does nothing; a flush answers that all is well.
@@ -90,7 +90,7 @@ impl OrderingPlan {
         self.state.lock().change = change;
     }
 
-    /// How often a changed point was passed.
+    /// The number of passes of a changed point.
     pub fn changed_count(&self) -> u64 {
         self.state.lock().changed
     }

@@ -10,7 +10,7 @@ use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 /// Bytes reserved at once.
 const PIECE: u64 = 128 << 10;
 
-/// Which way bytes move.
+/// The direction of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// From the device.
@@ -19,7 +19,7 @@ pub enum Direction {
     Write,
 }
 
-/// Time on something that serves one after the other: until when it is taken.
+/// The time until which a bus is taken. A bus serves its requests in sequence.
 #[derive(Debug, Default)]
 pub(crate) struct Bus(AtomicU64);
 
@@ -42,7 +42,7 @@ pub struct Transfer {
     at_ns: u64,
 }
 
-/// What follows for a request.
+/// The next event of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Follows {
     /// Its next piece is to be reserved at this time.
@@ -59,7 +59,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// That of a device of this speed, idle.
+    /// The pace of an idle device of this speed.
     pub fn new(speed: Speed) -> Pace {
         Pace { speed, bus: Bus::default() }
     }
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn one_request_takes_latency_and_transfer() {
+    fn a_request_takes_latency_and_transfer() {
         let pace = Pace::new(SPEED);
         assert_eq!(whole(&pace, 100, Direction::Read, 4096), 100 + 4096 + 1000);
         assert_eq!(whole(&pace, 1_000_000, Direction::Write, 4096), 1_000_000 + 8192 + 5000);
@@ -136,7 +136,7 @@ mod tests {
         let mut large = pace.begin(0, Direction::Read, 4 * PIECE);
         assert_eq!(pace.advance(&mut large), Follows::Piece(PIECE));
         assert_eq!(whole(&pace, 10, Direction::Read, 1000), PIECE + 2000);
-        // What it took is given back to nobody: the large one ends so much later.
+        // The small request keeps its time on the bus, and the large request ends later by as much.
         for piece in 2..4 {
             assert_eq!(pace.advance(&mut large), Follows::Piece(piece * PIECE + 1000));
         }

@@ -1,12 +1,12 @@
 //! Memory for pages of 4 KiB that goes back to the system page by page.
 //!
-//! The general allocator keeps a header before each block, so that an aligned page takes twice its size, and it keeps most
-//! of what is freed: a cache that shrinks would leave the process as large as it was. Here a page is a slot of a mapping. A
-//! slot that was freed is taken again first, while it still has memory; [`PageMemory::release`] gives the memory of those
-//! that nobody took back to the system. The address space stays.
+//! The general allocator keeps a header before each block, so that an aligned page takes twice its size, and
+//! it keeps most of the freed memory: a cache that shrinks would leave the process as large as before. Here a
+//! page is a slot of a mapping. A freed slot is taken again first, while it still has memory;
+//! [`PageMemory::release`] gives the memory of free slots back to the system. The address space stays.
 //!
 //! Invariants: a slot is held by one [`OwnPage`], or is in `ready` (it has memory), or in `bare` (it has none, and reads as
-//! zeros), or was never taken; `release` alone has slots that are nowhere, for as long as it runs.
+//! zeros), or was never taken. Only while `release` runs it holds slots outside of these places.
 //! Lock order: innermost.
 
 use crate::block::AlignedBlock;
@@ -29,14 +29,14 @@ struct Slots {
     ready: Vec<Slot>,
     /// Free, without memory.
     bare: Vec<Slot>,
-    /// Of the last mapping: the next slot that was never taken, and how many there are.
+    /// Slots of the last mapping that were never taken: the first of them, and their count.
     fresh: Option<(Slot, usize)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Slot(NonNull<AlignedBlock>);
 
-// SAFETY: a slot is memory of this process that belongs to whoever holds its number, on whatever thread.
+// SAFETY: a slot is memory of this process and belongs to the holder of its number, on every thread.
 unsafe impl Send for Slot {}
 // SAFETY: as above; what it points to is reached through `OwnPage` alone.
 unsafe impl Sync for Slot {}
@@ -50,7 +50,7 @@ impl PageMemory {
         PageMemory { slots: OutsideMutex::new(Slots { ready: Vec::new(), bare: Vec::new(), fresh: None }) }
     }
 
-    /// That of all pages of this process.
+    /// The memory of all pages of this process.
     pub fn of_process() -> &'static PageMemory {
         &OF_PROCESS
     }
@@ -93,13 +93,13 @@ impl PageMemory {
         (self.slots.lock().ready.len() * size_of::<AlignedBlock>()) as u64
     }
 
-    /// Gives the memory of free slots back to the system, but for so many bytes, at most 64 MiB in one call. True when there
-    /// is more.
+    /// Gives the memory of free slots back to the system, except `keep_bytes` of it; at most 64 MiB in one
+    /// call. True if more is left to give back.
     pub fn release(&self, keep_bytes: u64) -> bool {
         let keep = usize::try_from(keep_bytes).unwrap_or(usize::MAX) / size_of::<AlignedBlock>();
         let mut free = {
             let mut slots = self.slots.lock();
-            // Those that came first: the others are taken next.
+            // The slots freed longest ago; the slots freed last are taken next.
             let surplus = slots.ready.len().saturating_sub(keep).min(RELEASED);
             slots.ready.drain(..surplus).collect::<Vec<Slot>>()
         };
@@ -116,7 +116,7 @@ impl PageMemory {
             // SAFETY: these slots are ours, nobody holds them, and they lie side by side in private anonymous mappings: what
             // is read there next are zeros.
             let result = unsafe { libc::madvise(run[0].0.as_ptr().cast(), length, libc::MADV_DONTNEED) };
-            // Refused for locked memory alone: the slots keep what they have.
+            // The kernel refuses this for locked memory alone: such slots keep their memory.
             if result == 0 { &mut bare } else { &mut kept }.extend_from_slice(run);
         }
         let all_kept = bare.is_empty();
@@ -127,8 +127,8 @@ impl PageMemory {
     }
 }
 
-/// Gives memory that the general allocator keeps, of what was freed, back to the system. It takes some milliseconds for 100 MiB,
-/// in which others wait for memory.
+/// Gives freed memory that the general allocator still holds back to the system. Other threads wait for
+/// memory meanwhile, a few milliseconds for 100 MiB.
 pub fn trim_allocator() {
     // SAFETY: it moves nothing that is in use.
     #[cfg(target_env = "gnu")]
@@ -148,7 +148,7 @@ fn map() -> Slot {
     let layout = Layout::new::<[AlignedBlock; MAPPED]>();
     let (protection, flags) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
-    // SAFETY: a new mapping, nothing of this process lies there.
+    // SAFETY: the kernel chooses an unused address, so the new mapping covers no memory of this process.
     let address = unsafe { libc::mmap(std::ptr::null_mut(), layout.size(), protection, flags, -1, 0) };
     if address == libc::MAP_FAILED {
         // As the general allocator, without address space.
@@ -212,7 +212,7 @@ mod tests {
     /// Pages came from the general allocator: 1 GiB of them took 2 GiB, and none of it went back to the system when the pages
     /// were dropped, but for the last.
     #[test]
-    fn pages_take_their_size_and_what_is_released_goes_back_to_the_system() {
+    fn a_page_takes_4_kib_and_released_pages_return_to_the_system() {
         const COUNT: usize = 3 * MAPPED;
         let memory = memory();
         let mut pages: Vec<OwnPage> = (0..COUNT).map(|at| memory.copy(&[at as u8; 4096])).collect();
@@ -231,7 +231,7 @@ mod tests {
         assert!(!memory.release(100 * 4096));
         assert_eq!(resident(&places), (COUNT / 2 + 100) * 4096);
         assert!(pages.iter().enumerate().all(|(at, page)| page.bytes() == &[(2 * at + 1) as u8; 4096]));
-        // What is taken again is taken from those, and zeros are zeros.
+        // Slots taken again are the freed slots, and `zeroed` clears their old content.
         let more: Vec<OwnPage> = (0..COUNT / 2).map(|_| memory.zeroed()).collect();
         assert!(more.iter().all(|page| places.binary_search(&(page.bytes().as_ptr() as usize)).is_ok()));
         assert!(more.iter().all(|page| page.bytes() == &[0; 4096]));
@@ -240,11 +240,11 @@ mod tests {
     /// The tables of a cache that had been large, 60 MiB of one of 1 GiB, stayed with the allocator.
     #[test]
     #[cfg(target_env = "gnu")]
-    fn what_the_allocator_keeps_goes_back_to_the_system() {
+    fn trimming_returns_freed_memory_to_the_system() {
         if std::env::var_os("ASAN_OPTIONS").is_some() {
             return; // the sanitizer's allocator is another
         }
-        // Too small to be mappings of their own, with one behind them that stays.
+        // Blocks too small for mappings of their own, in front of a block that stays allocated.
         let blocks: Vec<Vec<u8>> = (0..8192).map(|_| vec![1; 8 << 10]).collect();
         let last = vec![1u8; 8 << 10];
         let mut places: Vec<usize> = blocks.iter().map(|block| block.as_ptr() as usize & !4095).collect();

@@ -20,7 +20,7 @@ use crate::MediaError;
 use std::panic::Location;
 use terrace_format::PmOffset;
 
-/// What a medium promises about what `persist` or `flush` covered.
+/// The crashes that stores or writes survive once `persist` or `flush` has covered them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Promise {
     /// Survives loss of power.
@@ -45,22 +45,22 @@ impl Promise {
 /// The two fences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fence {
-    /// Everything written back before is durable before anything after.
+    /// No store after the fence survives a crash without the lines written back before it.
     Order,
-    /// Everything written back before is durable when the fence returns.
+    /// All lines written back before are durable when the fence returns.
     Persist,
 }
 
 /// A persistent-memory medium: reads, explicit writes, ordering.
 ///
-/// Aligned 8-byte words are read and stored atomically by all methods. Stores become durable only
-/// through write-back (`write`, `write_streaming` and `write_back` issue it) *and* a later `order` or
-/// `persist` by a thread that happens after. `order` makes everything before it durable before
-/// anything after it; `persist` makes it durable now.
+/// Aligned 8-byte words are read and stored atomically by all methods. Stores become durable only through
+/// write-back (`write`, `write_streaming` and `write_back` issue it) *and* a later `order` or `persist` by a
+/// thread that happens after. `order`: no store after it is durable before the stores in front of it are.
+/// `persist`: the stores in front of it are durable now.
 pub trait PmMedium: Send + Sync {
     /// Bytes.
     fn size(&self) -> u64;
-    /// What it survives.
+    /// The crashes that persisted stores survive.
     fn promise(&self) -> Promise;
     /// Kind and page size, for status ("ram, 2 MiB pages").
     fn describe(&self) -> String;
@@ -128,13 +128,13 @@ pub trait PmMedium: Send + Sync {
 macro_rules! fences {
     ($($medium:ty),*) => {$(
         impl $medium {
-            /// Everything written back before is durable before anything after.
+            /// [`Fence::Order`]: no store after it survives a crash without the lines written back before it.
             #[inline]
             #[track_caller]
             pub fn order(&self) {
                 self.fence(Fence::Order, Location::caller());
             }
-            /// Everything written back before is durable when this returns.
+            /// [`Fence::Persist`]: all lines written back before are durable when this returns.
             #[inline]
             #[track_caller]
             pub fn persist(&self) {

@@ -1,6 +1,7 @@
 //! Asking the processor to load a cache line before it is needed.
 //!
-//! A hint: it changes nothing that a program can see. Here because the instruction has no safe form.
+//! A prefetch is a hint without visible effect. It stands in this crate because the instruction has no safe
+//! form.
 
 /// Asks for the cache line where `target` begins. Nothing on processors other than x86-64.
 #[inline]

@@ -1,4 +1,4 @@
-//! How fast devices are: the registry of device classes, and what counts as similar.
+//! The speed of devices: the registry of device classes, and the measure of similarity.
 //!
 //! The figures of the named classes are those of [TPFS] table 1; `ssd` and `hdd`, the kinds that mkfs has always
 //! known, stand for the slowest of their kind. Used by emulated media, by mkfs to form tiers, and by status.
@@ -23,11 +23,11 @@ pub struct Speed {
 pub struct ClassRow {
     /// Stable: stored in superblocks.
     pub number: u8,
-    /// What options and status call it.
+    /// Its name in options and status.
     pub name: &'static str,
     /// Its figures.
     pub speed: Speed,
-    /// What it stands for.
+    /// The devices it stands for, as a sentence for the user.
     pub sentence: &'static str,
 }
 
@@ -103,7 +103,7 @@ impl ClassedSpeed {
     /// (base 1024).
     ///
     /// # Errors
-    /// What is wrong with the text, in words for a user.
+    /// The mistake in the text, in words for a user.
     pub fn parse(text: &str) -> Result<ClassedSpeed, String> {
         if let Some(row) = named(text) {
             return Ok(ClassedSpeed { number: row.number, speed: row.speed });
@@ -151,14 +151,13 @@ pub(crate) fn rate(text: &str) -> Option<u64> {
     number.checked_mul(1 << shift).filter(|bytes| (4096..=1 << 50).contains(bytes))
 }
 
-/// What weighs latency against bandwidth: a request of this size.
+/// The size of a typical request. It weighs latency against bandwidth.
 const TYPICAL_BYTES: u64 = 128 << 10;
 /// Figures that differ by more than this factor are not similar.
 const FACTOR: u64 = 2;
 
 impl Speed {
-    /// Time that a read and a write of 128 KiB take together: what makes one device faster than another, in
-    /// nanoseconds.
+    /// Nanoseconds that a read and a write of 128 KiB take together. Devices are ranked by this figure.
     pub fn cost_ns(&self) -> u64 {
         let transfer = |rate: u64| transfer_ns(TYPICAL_BYTES, rate);
         self.read_latency_ns
@@ -190,7 +189,8 @@ pub fn tiers(speeds: &[Speed]) -> Vec<u8> {
     order.sort_by_key(|&index| (speeds[index].cost_ns(), index));
     let mut groups: Vec<Vec<usize>> = Vec::new();
     for index in order {
-        // Similar to all of them, so that a row of small steps is not one tier.
+        // A device joins a tier only if it is similar to each member: else a chain of small steps would be
+        // one tier.
         let fits =
             |group: &&mut Vec<usize>| group.iter().all(|&other| speeds[other].is_similar(&speeds[index]));
         match groups.iter_mut().find(fits) {
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_have_numbers_and_names_of_their_own() {
+    fn device_classes_have_distinct_numbers_and_names() {
         for (index, row) in CLASSES.iter().enumerate() {
             assert!(row.number != 0 && row.number != FIGURES);
             assert!(

@@ -55,7 +55,7 @@ fn same(a: &[AlignedBlock], b: &[AlignedBlock]) -> bool {
 }
 
 #[test]
-fn reads_see_what_was_written_in_any_size() {
+fn reads_return_written_blocks_at_every_size() {
     for case in media() {
         let device = &case.medium;
         assert_eq!(device.blocks(), BLOCKS, "{}", case.name);
@@ -75,7 +75,7 @@ fn reads_see_what_was_written_in_any_size() {
 }
 
 #[test]
-fn writes_touch_only_their_blocks_and_new_blocks_are_zeros() {
+fn a_write_leaves_other_blocks_alone_and_new_blocks_are_zeros() {
     for case in media() {
         let device = &case.medium;
         device.write(DeviceBlock(10), &blocks(3, 1)).unwrap();
@@ -204,7 +204,7 @@ fn files_are_locked_and_read_only_is_kept() {
 }
 
 #[test]
-fn a_file_that_shrank_is_an_error_not_zeros() {
+fn reads_past_the_end_of_a_shrunken_file_fail() {
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = directory.path().join("disk");
     for by_calls in [false, true] {

@@ -48,7 +48,7 @@ fn pattern(length: usize, salt: u8) -> Vec<u8> {
 }
 
 #[test]
-fn reads_see_what_was_stored_at_any_alignment() {
+fn reads_return_stored_bytes_at_every_alignment() {
     for case in media() {
         let pm = &case.medium;
         for (round, offset) in [0u64, 1, 7, 8, 63, 64, 65, 4095, 4096, 70_001].into_iter().enumerate() {
@@ -69,7 +69,7 @@ fn reads_see_what_was_stored_at_any_alignment() {
 }
 
 #[test]
-fn stores_touch_only_their_range() {
+fn a_store_leaves_bytes_outside_its_range_alone() {
     for case in media() {
         let pm = &case.medium;
         pm.write(PmOffset(0), &[0xaa; 512]).unwrap();
@@ -107,7 +107,7 @@ fn a_new_medium_is_zeros() {
 }
 
 #[test]
-fn out_of_bounds_is_an_error_and_changes_nothing() {
+fn an_access_out_of_bounds_fails_and_leaves_pm_unchanged() {
     for case in media() {
         let pm = &case.medium;
         pm.write(PmOffset(SIZE - 64), &[7; 64]).unwrap();

@@ -1,4 +1,4 @@
-//! What `recorded` PM and `simulated` devices may leave after a crash, and that both crash at the same moment.
+//! The crash images that `recorded` PM and `simulated` devices allow, and that both crash at the same moment.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ fn set(rows: &[&[u64]]) -> HashSet<Vec<u64>> {
 }
 
 #[test]
-fn what_was_fenced_is_always_there_and_what_follows_only_sometimes() {
+fn fenced_stores_survive_every_crash_and_later_stores_survive_a_few() {
     let pm = RecordedPm::new(4096);
     put(&pm, 0, 1);
     pm.order();
@@ -100,12 +100,12 @@ fn a_store_nobody_wrote_back_stays_undecided() {
     pm.write_back(PmOffset(0), 8);
     pm.store_only(PmOffset(0), &2u64.to_ne_bytes()).unwrap();
     pm.order();
-    // what was there at the write-back is durable, the later store is not
+    // the value that was written back is durable, the later store is not
     assert_eq!(outcomes(&pm, &[0]), set(&[&[1], &[2]]));
 }
 
 #[test]
-fn unaligned_stores_keep_their_neighbours() {
+fn unaligned_stores_leave_neighbouring_bytes_alone() {
     let pm = RecordedPm::from_image(vec![0xff; 256]);
     pm.write(PmOffset(3), &[1; 10]).unwrap();
     for image in pm.snapshot().images_exhaustive(8).unwrap() {
@@ -118,7 +118,7 @@ fn unaligned_stores_keep_their_neighbours() {
 
 /// The newest image is what reads see, at any moment; after write-back and a fence it is the only one.
 #[test]
-fn nothing_stored_is_forgotten() {
+fn the_newest_crash_image_has_every_store() {
     for persist_only in [false, true] {
         let pm = RecordedPm::new(1024);
         pm.set_persist_only(persist_only);
@@ -150,7 +150,7 @@ fn nothing_stored_is_forgotten() {
 }
 
 #[test]
-fn persist_only_orders_epochs_and_makes_nothing_durable_before_persist() {
+fn in_persist_only_mode_an_order_ends_an_epoch_and_persist_makes_durable() {
     let pm = RecordedPm::new(4096);
     pm.set_persist_only(true);
     put(&pm, 0, 1);
@@ -179,7 +179,7 @@ fn too_many_lines_are_sampled() {
     let snapshot = pm.snapshot();
     assert!(snapshot.images_exhaustive(8).is_none());
     assert_eq!(snapshot.images(8, 10, 0).count(), 12);
-    // every line is an independent decision: all of them occur both ways
+    // every line is decided independently: over the images each line occurs in both states
     let images: Vec<_> = (0..64).map(|seed| snapshot.image_random(seed)).collect();
     for line in 0..100 {
         let states: HashSet<u64> = images.iter().map(|i| word(i, line * 64)).collect();
@@ -236,7 +236,7 @@ fn unflushed_sectors_are_lost_torn_and_reordered_and_flushed_ones_kept() {
 }
 
 #[test]
-fn a_failed_flush_abandons_what_it_covered() {
+fn writes_before_a_failed_flush_never_become_durable() {
     let device = SimulatedDevice::new(16);
     device.write(DeviceBlock(1), &block(1)).unwrap();
     device.write(DeviceBlock(2), &block(1)).unwrap();
@@ -305,10 +305,10 @@ fn a_stalled_device_holds_operations_until_released_and_pm_goes_on() {
     assert!(matches!(device.flush(), Err(MediaError::Device(error)) if error.errno == libc::ETIMEDOUT));
 }
 
-/// One workload over PM and a device, crashed at every event: at each moment both snapshots agree with
-/// what had happened, no matter on which medium.
+/// A workload over PM and a device is crashed at every event: both snapshots hold exactly the operations
+/// before that event, no matter on which medium.
 #[test]
-fn media_that_share_a_clock_crash_at_the_same_moment() {
+fn media_with_a_shared_clock_crash_at_the_same_moment() {
     let run = |target: Option<u64>| {
         let clock = CrashClock::new();
         let pm = RecordedPm::with_clock(vec![0; 4096], &clock);

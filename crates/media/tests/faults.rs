@@ -1,4 +1,4 @@
-//! What simulated devices and recorded PM can be told to do wrong.
+//! The faults that tests inject into simulated devices and recorded PM.
 
 use terrace_format::{DeviceBlock, PmOffset};
 use terrace_media::block::{AlignedBlock, Begins, Operation, SimulatedDevice, Times};
@@ -23,7 +23,7 @@ fn read(device: &SimulatedDevice, number: u64) -> Result<u8, MediaError> {
 }
 
 #[test]
-fn a_stall_without_waiting_fails_at_once_and_changes_nothing() {
+fn operations_during_a_stall_without_waiting_fail_and_leave_the_device_unchanged() {
     let device = SimulatedDevice::new(8);
     device.write(DeviceBlock(1), &block(1)).unwrap();
     device.stall_without_waiting();
@@ -40,7 +40,7 @@ fn a_stall_without_waiting_fails_at_once_and_changes_nothing() {
 }
 
 #[test]
-fn a_device_that_is_gone_answers_nothing_and_loses_nothing_by_itself() {
+fn operations_on_a_vanished_device_fail_and_written_blocks_come_back() {
     let device = SimulatedDevice::new(8);
     device.write(DeviceBlock(1), &block(1)).unwrap();
     device.vanish(libc::ENODEV);
@@ -57,7 +57,7 @@ fn a_device_that_is_gone_answers_nothing_and_loses_nothing_by_itself() {
 }
 
 #[test]
-fn a_device_that_lost_power_keeps_what_was_flushed_and_tells_of_the_rest_once() {
+fn a_device_keeps_flushed_blocks_over_a_power_loss_and_reports_the_loss_once() {
     let (mut kept, mut lost) = (0, 0);
     for seed in 0..60 {
         let device = SimulatedDevice::new(8);
@@ -129,7 +129,7 @@ fn poison_of_reads_or_stores_once_or_for_good() {
 }
 
 #[test]
-fn what_wears_out_stays_so_and_what_begins_later_begins_then() {
+fn worn_out_blocks_keep_failing_and_delayed_faults_begin_on_time() {
     let device = SimulatedDevice::new(8);
     device.fail_next(Operation::Write, 0..8, libc::EIO, Times::Stays(1));
     device.write(DeviceBlock(1), &block(1)).unwrap();

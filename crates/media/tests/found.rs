@@ -51,7 +51,7 @@ fn only_files_and_block_devices_are_opened() {
 
 /// The path may name something else when the file is opened.
 #[test]
-fn opened_is_what_was_looked_at() {
+fn open_opens_the_inspected_file_after_a_rename() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("medium");
     std::fs::write(&path, "looked at").unwrap();
@@ -66,7 +66,7 @@ fn opened_is_what_was_looked_at() {
 }
 
 #[test]
-fn new_files_replace_nothing_and_follow_no_link() {
+fn creation_replaces_no_file_and_follows_no_link() {
     let directory = tempfile::tempdir().unwrap();
     let (there, link, nowhere) =
         (directory.path().join("there"), directory.path().join("link"), directory.path().join("nowhere"));

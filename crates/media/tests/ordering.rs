@@ -27,7 +27,7 @@ fn block(fill: u8) -> AlignedBlock {
 }
 
 impl World {
-    /// One of each, always from the same three lines.
+    /// An order, a persist and a flush, always from the same three source lines.
     fn all_three(&self) {
         self.pm.write(PmOffset(0), &[1; 8]).unwrap();
         self.pm.order();
@@ -64,7 +64,7 @@ fn points_are_the_lines_of_the_callers() {
 }
 
 #[test]
-fn what_is_left_out_makes_nothing_durable_and_is_still_an_event() {
+fn a_removed_ordering_point_makes_no_store_durable_and_still_counts_as_an_event() {
     let whole = world();
     whole.all_three();
     for kind in [OrderingKind::Order, OrderingKind::Persist, OrderingKind::Flush] {
@@ -92,7 +92,7 @@ fn what_is_left_out_makes_nothing_durable_and_is_still_an_event() {
 }
 
 #[test]
-fn a_removed_order_ends_no_epoch_and_a_weakened_persist_only_that() {
+fn a_removed_order_ends_no_epoch_and_a_weakened_persist_only_ends_one() {
     let epochs = |change: Option<(OrderingKind, Change)>| {
         let world = world();
         world.recorded.set_persist_only(true);

@@ -1,6 +1,6 @@
-//! What only `ram` does: files, locks, missing pages, huge pages.
+//! Properties of `ram` alone: files, locks, missing pages, huge pages.
 
-#![allow(unsafe_code)] // one test faults on purpose
+#![allow(unsafe_code)] // a test faults on purpose
 
 use std::fs::OpenOptions;
 use std::os::fd::AsRawFd;
@@ -86,7 +86,7 @@ fn a_missing_page_is_an_error_for_its_range_only() {
     assert!(pm.write_streaming(PmOffset(2 * MIB + 8192), &[1; 64]).is_err());
     pm.write_back(PmOffset(2 * MIB + 65536), 64);
     pm.persist();
-    // what is still there stays readable and writable
+    // the pages that are left stay readable and writable
     pm.read(PmOffset(0), &mut page).unwrap();
     assert_eq!(page, [5; 4096]);
     pm.write(PmOffset(MIB - 64), &[6; 64]).unwrap();
@@ -95,7 +95,7 @@ fn a_missing_page_is_an_error_for_its_range_only() {
     assert!(ranges.contains(&(2 * MIB..2 * MIB + 4096)), "{ranges:?}");
     assert!(ranges.iter().all(|r| r.start >= MIB), "{ranges:?}");
 
-    // more pages than can be remembered: everything is an error, nothing dies
+    // more missing pages than can be remembered: every access is an error, but the process lives
     for page_number in 0..400 {
         let offset = PmOffset(2 * MIB + page_number * 4096);
         assert!(pm.read(offset, &mut page).is_err());
@@ -172,7 +172,7 @@ fn a_foreign_sigbus_goes_to_the_previous_handler() {
     assert_eq!(signal, Some(libc::SIGBUS), "{status:?}");
 }
 
-/// What a log could not finish is not read until the file is opened anew.
+/// A page that the log left half changed is not read until the file is opened anew.
 #[test]
 fn a_condemned_page_is_not_read() {
     let directory = shm();
@@ -191,9 +191,10 @@ fn a_condemned_page_is_not_read() {
     assert!(pm.load_u64(PmOffset(8192)).is_ok());
 }
 
-/// A sparse file that said it was 1 TiB made mount and check take memory for 1 TiB, whatever was in it.
+/// A sparse file with a size of 1 TiB used to make mount and check take memory for 1 TiB, however little it
+/// held.
 #[test]
-fn a_file_that_says_it_is_large_and_is_not_there_is_refused() {
+fn a_huge_sparse_pm_file_is_refused() {
     let dir = tempfile::Builder::new().prefix("terrace-hollow").tempdir_in("/dev/shm").unwrap();
     let path = dir.path().join("hollow");
     let file = std::fs::File::create(&path).unwrap();
@@ -203,7 +204,7 @@ fn a_file_that_says_it_is_large_and_is_not_there_is_refused() {
         assert!(matches!(refused, OpenError::NoSpace { .. }), "{refused}");
         assert!(refused.to_string().contains("sparse"), "{refused}");
     }
-    // One that fits is taken, with holes as after a copy that leaves zeros out.
+    // A sparse file that fits is opened: a copy of a PM file may leave its zeros out.
     file.set_len(1 << 20).unwrap();
     assert!(RamPm::open(&path, false).is_ok());
 }

@@ -1,16 +1,16 @@
-//! The decision trees of [TPFS] figure 3: where a write goes, and what becomes of what is read.
+//! The decision trees of [TPFS] figure 3: the home of a write, and the movements that reads cause.
 
 use crate::Home;
 use crate::Parameters;
 use crate::synchronicity::Synchronicity;
 use crate::write_size::Entry;
 
-/// How much of PM is free.
+/// The free room of PM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Room {
-    /// Hardly a block.
+    /// Hardly a free block.
     Hardly,
-    /// Some.
+    /// Some free blocks.
     Some,
     /// Less is used than [`Parameters::large_pm_percent`].
     Plenty,
@@ -30,7 +30,7 @@ impl Room {
     }
 }
 
-/// What the write tree asks.
+/// The input of the write tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WriteSeen {
     /// Opened with O_SYNC or O_DSYNC.
@@ -39,7 +39,7 @@ pub struct WriteSeen {
     pub synchronicity: Synchronicity,
     /// The entry that the write will leave.
     pub entry: Entry,
-    /// What PM has left.
+    /// The free room of PM.
     pub room: Room,
 }
 
@@ -56,21 +56,21 @@ pub fn write_home(seen: &WriteSeen, parameters: &Parameters) -> Home {
     }
 }
 
-/// What becomes of data that is read.
+/// The movement that a read causes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadRule {
     /// Read where it lies.
     InPlace,
-    /// PM data of a read-dominated file while DRAM bandwidth idles: to a block tier and into DRAM.
+    /// PM data of a read-dominated file while DRAM bandwidth idles: demoted, with a clean page in DRAM.
     ToDram,
-    /// Data below PM of a read-dominated file while PM bandwidth idles: into PM.
+    /// Cold data of a read-dominated file while PM bandwidth idles: promoted.
     ToPm,
 }
 
-/// Which bandwidth lies idle by equation (2).
+/// The medium whose bandwidth idles by equation (2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Idle {
-    /// Neither.
+    /// Neither medium.
     #[default]
     Neither,
     /// Reads come from PM more than twice as much as from DRAM.

@@ -1,34 +1,36 @@
-//! What a clean copy in fast memory is worth: the time of waiting it saves for the time it takes a place, learnt from what
-//! became of others like it.
+//! The worth of a clean copy in fast memory: the waiting time that it saves for the time that it occupies
+//! memory, learnt from the later uses of similar copies.
 //!
-//! [LHD] (Beckmann, Chen, Cidon: "Maximizing Cache Hit Rate by Hit Density", NSDI 2018) ranks by hits per place and
-//! time; the best moment to give a copy up is that of an index of [Gittins] ("Bandit Processes and Dynamic Allocation
-//! Indices", 1979): the most, over all times to wait until, of what is expected to be saved by then, divided by the time
-//! that is expected to pass. A loop gives what was just used a low index, and a high one shortly before it comes round;
-//! locality gives it a high one at once. Neither publication of the policy has it, and the engine does not use it: row regret
-//! of docs/evaluation.md measures what it would be worth.
+//! [LHD] (Beckmann, Chen, Cidon: "Maximizing Cache Hit Rate by Hit Density", NSDI 2018) ranks by hits per
+//! place and time. The best moment to give a copy up follows from an index of [Gittins] ("Bandit Processes
+//! and Dynamic Allocation Indices", 1979): for each moment until which a copy could be kept, divide the
+//! expected savings by the expected time; the index is the largest quotient. In a loop a block has a low
+//! index just after its use, and a high index shortly before its next use; with locality it has a high index
+//! at once. Neither publication of the policy has this index, and the engine does not use it: row regret of
+//! docs/evaluation.md measures its worth.
 //!
-//! Time is counted in blocks that were asked for. Blocks are alike ([`Class`]) if their last use was alike: read or written, by a
-//! request of about so many blocks, so long after the use before.
+//! Time is counted in requested blocks. Blocks are alike ([`Class`]) if their last uses agree in three
+//! things: read or write, the approximate size of the request, and the time since the use before.
 
 /// Buckets of ages, four for each power of two.
 const AGES: usize = 96;
-/// Sizes of requests that are told apart: most blocks of each but the last.
+/// Sizes of requests that make a difference: the most blocks of each size but the last.
 const SIZES: [u64; 3] = [1, 6, 24];
-/// Intervals that are told apart; the first is none.
+/// Intervals between uses that make a difference; the first stands for "no use before".
 const INTERVALS: usize = 12;
-/// Buckets of ages in one of them.
+/// Buckets of ages in an interval.
 const COARSE: usize = 6;
 const CLASSES: usize = 2 * (SIZES.len() + 1) * INTERVALS;
-/// What is left of what was learnt after each time that it is looked at.
+/// The share of old counts that each call of [`Density::learn`] leaves.
 const KEPT: f32 = 0.95;
 
-/// What is known of a block's last use.
+/// The class of a block's last use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Class(u8);
 
 impl Class {
-    /// Of a use by a request of so many blocks, so long after the one before; `None` if that is not known.
+    /// The class of a use by a request of `blocks` blocks, `since` after the use before; `None` if there is
+    /// none known.
     pub fn of(read: bool, blocks: u64, since: Option<u64>) -> Class {
         let size = SIZES.iter().position(|most| blocks <= *most).unwrap_or(SIZES.len());
         let interval = since.map_or(0, |since| 1 + (bucket(since) / COARSE).min(INTERVALS - 2));
@@ -52,20 +54,20 @@ fn begin(bucket: usize) -> f32 {
     (1u64 << (bucket / 4)) as f32 * (1.0 + (bucket % 4) as f32 / 4.0)
 }
 
-/// How a class ages.
+/// The lives of the blocks of a class, by age.
 #[derive(Debug, Clone, Copy)]
 struct Ages {
-    /// Uses after such an age that were reads; that were writes, or the end of the block.
+    /// Uses by age: `reads`, and `ends` (a write, or the removal of the block).
     reads: [f32; AGES],
     ends: [f32; AGES],
-    /// Time that blocks spent at it.
+    /// Time that blocks spent at each age.
     spent: [f32; AGES],
 }
 
 const NO_AGES: Ages = Ages { reads: [0.0; AGES], ends: [0.0; AGES], spent: [0.0; AGES] };
 
 impl Ages {
-    /// So many blocks reached this age.
+    /// `blocks` blocks reached this age.
     fn spend(&mut self, age: u64, blocks: f32) {
         let last = bucket(age);
         for at in 0..last {
@@ -99,17 +101,18 @@ impl Ages {
     }
 }
 
-/// What was learnt.
+/// The learnt worth of clean copies.
 #[derive(Debug, Clone)]
 pub struct Density {
     ages: Vec<Ages>,
     index: Vec<[f32; AGES]>,
-    /// What a missed block costs, by the size of its request.
+    /// The cost of a missed block, by the size of its request.
     weights: [f32; SIZES.len() + 1],
 }
 
 impl Density {
-    /// Nothing learnt: the least recently used is worth least. A device's latency and the transfer of a block.
+    /// Without experience: the least recently used copy has the least worth. The arguments are a device's
+    /// latency and the transfer time of a block.
     pub fn new(latency_ns: u64, transfer_ns: u64) -> Density {
         let mut by_age = [0.0; AGES];
         for (at, index) in by_age.iter_mut().enumerate() {
@@ -127,8 +130,8 @@ impl Density {
         counts[bucket(age)] += 1.0;
     }
 
-    /// Learns from that and from the ages of the blocks that were not used since.
-    /// `waiting` is a sample of those, one of `share`.
+    /// Learns from the uses, and from the ages of the blocks that were not used since: `waiting` is a sample
+    /// of these blocks, one of `share`.
     pub fn learn(&mut self, waiting: impl Iterator<Item = (Class, u64)>, share: f32) {
         let mut all = self.ages.clone();
         waiting.for_each(|(class, age)| all[usize::from(class.0)].spend(age, share));
@@ -147,7 +150,7 @@ impl Density {
         }
     }
 
-    /// What a copy is worth.
+    /// The worth of a copy.
     pub fn of(&self, class: Class, age: u64) -> f32 {
         self.index[usize::from(class.0)][bucket(age)]
     }
@@ -165,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn buckets_begin_where_they_say() {
+    fn an_age_lies_between_the_bounds_of_its_bucket() {
         for age in [1, 2, 3, 5, 7, 8, 100, 1023, 1024, 1 << 20] {
             let at = bucket(age);
             assert!(begin(at) <= age as f32 && (age as f32) < begin(at + 1), "{age}: {at}");
@@ -191,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn before_anything_was_learnt_the_least_recently_used_is_worth_least() {
+    fn without_experience_the_least_recently_used_copy_has_the_least_worth() {
         let density = Density::new(80_000, 8_192);
         let class = Class::of(true, 1, None);
         assert!(density.of(class, 10) > density.of(class, 100));
@@ -207,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_removed_or_never_asked_for_is_worth_less_than_what_is_read() {
+    fn removed_and_unread_copies_are_worth_less_than_read_copies() {
         let (read, removed, left) =
             (Class::of(true, 1, None), Class::of(false, 1, None), Class::of(true, 256, None));
         let mut density = Density::new(80_000, 8_192);
@@ -230,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_is_forgotten() {
+    fn old_uses_are_forgotten() {
         let class = Class::of(true, 1, None);
         let mut density = taught(|it| (0..1000).for_each(|_| it.used(class, 50, true)));
         let before = density.of(class, 10);

@@ -1,11 +1,11 @@
 //! Placement: where data belongs. A policy is a pure function of what was observed: no I/O, no clock,
 //! no lock, so that recorded traces can be replayed through it (design 7, style.md).
 //!
-//! Each policy is one file and one row of [`POLICIES`]. The predictors ([`synchronicity`], [`write_size`],
-//! [`read_frequency`]), what a clean copy is worth ([`density`]), the first one's [`prior`], [`temperature`], the two
-//! [`threshold`]s and the marks of [`spill`] are modules of their own; [`decision`] joins them.
-//! Whoever calls them keeps their state. docs/placement.md says what each does and what is different from the
-//! publications.
+//! A policy is a file in `policies` and a row of [`POLICIES`]. Modules of their own are the predictors
+//! ([`synchronicity`], [`write_size`], [`read_frequency`]), the directory history of the first predictor
+//! ([`prior`]), the worth of a clean copy ([`density`]), [`temperature`], the two [`threshold`]s and the
+//! marks of [`spill`]; [`decision`] joins the predictors. The callers keep the state. docs/placement.md
+//! describes each module and its differences from the publications.
 #![forbid(unsafe_code)]
 
 pub mod decision;
@@ -33,29 +33,32 @@ pub enum Home {
     Block,
 }
 
-/// What a policy sees of tier 0.
+/// The state of tier 0 as a policy sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Observation {
     /// PM blocks that can be handed out at all.
     pub total_blocks: u64,
     /// Of them free or waiting for the checkpoint.
     pub free_blocks: u64,
-    /// Blocks by which use will have grown when a group that begins now has been moved, if writers go on as they do.
+    /// Growth of PM use, in blocks, until a group that begins now has been demoted, if writers go on at this
+    /// rate.
     pub arriving_blocks: u64,
-    /// Bytes read from PM and written to it, in a decayed window: what equation (1) of [TPFS] divides.
+    /// Bytes read from PM, in a decayed window: the dividend of equation (1) of [TPFS]; the bytes written to
+    /// PM are its divisor.
     pub pm_read_bytes: u64,
     /// See [`Self::pm_read_bytes`].
     pub pm_written_bytes: u64,
 }
 
-/// Which blocks go down first.
+/// The order in which blocks are demoted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VictimOrder {
-    /// Those read and written longest ago, whatever file they are of.
+    /// The blocks whose last use, read or write, is longest ago, without regard to files.
     LeastRecentlyUsed,
-    /// The files written longest ago; of a file written lately what is older than its average.
+    /// The files written longest ago; of a file written lately, the blocks older than its average.
     WriteColdFiles,
-    /// The same by the last use: what is read does not go down before what nobody touches.
+    /// As `WriteColdFiles`, but by the last use: blocks that are read are not demoted before untouched
+    /// blocks.
     ColdFiles,
 }
 
@@ -80,13 +83,13 @@ impl Observation {
 pub trait Policy: Send + Sync {
     /// Its name on the command line.
     fn name(&self) -> &'static str;
-    /// How many blocks to demote now, the least recently used first.
+    /// The number of blocks to demote now.
     fn blocks_to_demote(&self, seen: &Observation) -> u64;
-    /// Whether a cold block that was read for the `touches`-th time comes into PM.
+    /// Whether a cold block that was read for the `touches`-th time is promoted.
     fn promotes(&self, touches: u32) -> bool;
     /// PM use in percent above which it demotes; `None` when it never does.
     fn threshold_percent(&self, seen: &Observation) -> Option<u8>;
-    /// Which blocks it demotes first.
+    /// The order of victims.
     fn victims(&self) -> VictimOrder {
         VictimOrder::LeastRecentlyUsed
     }

@@ -1,4 +1,4 @@
-//! What can be set at mount, with the publications' values.
+//! The parameters of a mount, with the publications' values.
 
 use crate::spill::Spill;
 use crate::temperature::TICKS_PER_SECOND;
@@ -15,28 +15,29 @@ pub struct Parameters {
     pub large_min: u64,
     /// While less of PM is used, large writes go there too; 0: never.
     pub large_pm_percent: u8,
-    /// A file of which more than so many times its size was read since it was last written is read-dominated ([TPFS]
+    /// A file is read-dominated when more than this many times its size was read since its last write ([TPFS]
     /// section 4).
     pub read_times: u32,
-    /// A cold block comes into PM when it is read for so-manieth time (design 6); 1 is the rule of [AC-BPFS].
+    /// The read, counted from 1, that promotes a cold block (design 6); 1 is the rule of [AC-BPFS].
     pub touches: u32,
-    /// A file not used for so many seconds goes down as a whole ([TPFS] section 5.2).
+    /// Seconds without use after which a file is demoted as a whole ([TPFS] section 5.2).
     pub whole_after_s: u32,
     /// Equation (1) of [TPFS].
     pub utilisation: Utilisation,
     /// Equation (2) of [TPFS].
     pub dataflow: Dataflow,
-    /// When a lower tier gives blocks to slower ones.
+    /// The marks at which a lower tier spills to slower tiers.
     pub spill: Spill,
 }
 
 impl Parameters {
-    /// The publications' values, and ours of what they do not have.
+    /// The publications' values, and our own values where the publications have none.
     pub const PUBLISHED: Parameters = Parameters {
         sync_blocks: 1024,
         large_after: 4,
         large_min: 64 << 10,
-        // The least threshold: more would make others leave PM for it.
+        // The least demotion threshold: a larger value would demote other blocks to make room for large
+        // writes.
         large_pm_percent: 50,
         read_times: 2,
         touches: 2,
@@ -51,10 +52,10 @@ impl Parameters {
         self.whole_after_s.saturating_mul(TICKS_PER_SECOND)
     }
 
-    /// Whether they fit one another.
+    /// Checks that the values fit together.
     ///
     /// # Errors
-    /// What does not, by the names of the mount options.
+    /// The conflicting values, by the names of the mount options.
     pub fn check(&self) -> Result<(), String> {
         self.utilisation.check()?;
         self.dataflow.check()?;

@@ -1,19 +1,20 @@
-//! The prior of the synchronicity predictor: what is expected of a file before it has a history of its own, from what
-//! became of its relatives. Neither publication has one: their files are new once and judged for long, while a program
-//! that makes thousands of small files (a checkout, an unpacked archive) is done with each before the count of
-//! [`crate::synchronicity`] says anything.
+//! The directory history of the synchronicity predictor. It stands for the file history of a new file, by the
+//! fate of earlier files: synced or not. Neither publication has one: their files live long and are soon
+//! judged by their own history. But a program that makes thousands of small files (a checkout, an unpacked
+//! archive) has finished each file before the count of [`crate::synchronicity`] can judge it.
 //!
-//! Relatives are, the nearest first: files of the same family of names in the same directory, files of the directory,
-//! and those of the directories above it, up to [`LEVELS`] in all. Each level has a [`Score`]; the nearest that leans
-//! to a side decides; above the directory it has to lean further, because there programs of all kinds meet. Scores are
-//! bounded, so that a few files are enough to turn them: that is their decay.
+//! The history has up to [`LEVELS`] levels, the nearest first: files of the same family of names in the same
+//! directory, files of the directory, and files of the directories above it. Each level has a [`Score`], and
+//! the nearest score that leans to a side decides. Above the directory a score has to lean further, because
+//! programs of all kinds meet there. Scores are bounded, so a few files turn a score: the bound takes the
+//! place of a decay.
 
-/// Levels that are asked and told.
+/// Levels of the directory history of a file.
 pub const LEVELS: usize = 4;
 /// The family and the directory.
 const NEAR: usize = 2;
 
-/// Which way the files of one level went lately.
+/// The recent fates of the files of a level: above zero if files were synced, below if not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Score(i8);
 
@@ -21,7 +22,7 @@ pub struct Score(i8);
 /// some PM: of files half of which are synced, synchronicity is expected.
 const SYNCED: i8 = 2;
 const NOT_SYNCED: i8 = -1;
-/// How far the score of a directory above has to lean.
+/// Least score, to either side, by which a directory above decides.
 const FIRM: i8 = 3;
 /// Furthest to either side.
 const MOST: i8 = 6;
@@ -33,8 +34,8 @@ impl Score {
         Score((self.0 + weight).clamp(-MOST, MOST))
     }
 
-    /// Whether files are expected to be synced, by their score at a level; `None` when too little is known, or as much
-    /// for as against.
+    /// Whether files are expected to be synced, by their score at a level; `None` when too few files were
+    /// seen, or their fates balance.
     pub fn expects(self, level: usize) -> Option<bool> {
         let least = if level < NEAR { 1 } else { FIRM };
         (self.0.abs() >= least).then_some(self.0 > 0)
@@ -51,13 +52,14 @@ impl Score {
     }
 }
 
-/// Longest extension that is one.
+/// Longest extension that counts as an extension.
 const EXTENSION: usize = 8;
-/// Shortest beginning that says something of a name with digits; longest that is looked at.
+/// Lengths of the beginning of a name with digits: a shorter beginning names no family, a longer beginning is
+/// cut.
 const BEGINNING: std::ops::RangeInclusive<usize> = 3..=16;
 
-/// What a name has in common with others of its kind: its extension, or what is before its first digit. Zero when
-/// that says nothing, as of a checksum.
+/// The family of a name, as a hash: of its extension, or of the characters before its first digit. Zero for a
+/// name without a family, such as a checksum.
 pub fn family(name: &[u8]) -> u32 {
     let dot = name.iter().rposition(|byte| *byte == b'.').filter(|at| *at > 0);
     let extension = dot.map(|at| &name[at..]).filter(|extension| {
@@ -83,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_file_leans_and_a_few_turn() {
+    fn a_file_leans_the_score_and_a_few_files_turn_it() {
         let once = Score::default().told(false);
         assert_eq!(
             (Score::default().expects(0), once.expects(1), once.expects(2)),

@@ -1,9 +1,9 @@
-//! The read frequency predictor ([TPFS] section 4): is a file read much more than it is written?
+//! The read frequency predictor ([TPFS] section 4): do the reads of a file outweigh its writes?
 //!
-//! It counts what was read in a row since the last write; above twice the file's size the file is read-dominated.
-//! The publication counts blocks; here bytes, so that many small reads of one block do not count as many blocks.
+//! It counts the bytes read since the last write; above twice the file's size the file is read-dominated. The
+//! publication counts blocks. Bytes are better: many small reads of a block do not count as many blocks.
 
-/// One file's state.
+/// The predictor's state of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ReadFrequency {
     /// Bytes read since the last write.

@@ -1,15 +1,15 @@
-//! When a lower tier that is nearly full gives blocks to slower ones (design 7, "between any two tiers"), how many, and of
-//! which files first.
+//! The spill: when a lower tier that is nearly full relocates blocks to slower tiers (design 7, "between any
+//! two tiers"), the number of blocks, and the order of files.
 //!
-//! Two marks, as of any reserve that is refilled in the background: above the high one it begins, so early that what comes
-//! down from PM still finds room on the faster tier; at the low one it rests, so that looking for cold files is worth it.
+//! A spill has two marks. It begins above the high mark, early enough for demoted blocks to find room on the
+//! faster tier still; it ends at the low mark, far enough down for the search for cold files to pay.
 
 /// The marks, in percent of a tier's blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Spill {
-    /// Use above which a tier gives blocks away; 100: never.
+    /// Use above which a tier begins to spill; 100: never.
     pub high_percent: u8,
-    /// Use down to which it does.
+    /// Use at which the spill ends.
     pub low_percent: u8,
 }
 
@@ -17,12 +17,12 @@ impl Spill {
     /// From 95 % down to 90 %.
     pub const DEFAULT: Spill = Spill { high_percent: 95, low_percent: 90 };
 
-    /// Whether a tier of `total` blocks of which `used` are in use is to begin.
+    /// Whether a tier with `used` of its `total` blocks in use begins to spill.
     pub fn is_due(&self, total: u64, used: u64) -> bool {
         u128::from(used) * 100 > u128::from(total) * u128::from(self.high_percent)
     }
 
-    /// How many blocks such a tier is to give away once it has begun.
+    /// The number of blocks that such a tier relocates once it has begun.
     pub fn surplus(&self, total: u64, used: u64) -> u64 {
         let low = u128::from(total) * u128::from(self.low_percent) / 100;
         used.saturating_sub(low.min(u128::from(u64::MAX)) as u64)
@@ -40,9 +40,9 @@ impl Spill {
     }
 }
 
-/// When a file was last used, in nanoseconds of the wall clock: by its ctime, which programs cannot set as they can the
-/// mtime; by its atime, as far as that is recorded and not in the future; and by what the mount remembers of it (`seen`,
-/// how long ago).
+/// The last use of a file, in nanoseconds of the wall clock: the latest of its ctime (programs cannot set it,
+/// unlike the mtime), its atime if it is not in the future, and the last use that this mount remembers
+/// (`seen`, as an age).
 pub fn last_used(now_ns: i64, ctime_ns: i64, atime_ns: i64, seen: Option<i64>) -> i64 {
     let read = if atime_ns > now_ns { i64::MIN } else { atime_ns };
     let seen = seen.map_or(i64::MIN, |ago| now_ns.saturating_sub(ago));
@@ -65,14 +65,14 @@ mod tests {
     }
 
     #[test]
-    fn marks_that_do_not_fit_are_told() {
+    fn impossible_spill_marks_are_refused() {
         let check = |high_percent, low_percent| Spill { high_percent, low_percent }.check().is_ok();
         assert!(check(95, 90) && check(90, 90) && check(100, 1));
         assert!(!check(90, 91) && !check(101, 50));
     }
 
     #[test]
-    fn the_last_use_is_the_youngest_that_can_be_believed() {
+    fn the_last_use_is_the_latest_time_not_in_the_future() {
         assert_eq!(last_used(1000, 300, 200, None), 300);
         assert_eq!(last_used(1000, 300, 400, None), 400);
         assert_eq!(last_used(1000, 300, 400, Some(50)), 950);

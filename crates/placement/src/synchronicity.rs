@@ -1,41 +1,42 @@
 //! The synchronicity predictor ([TPFS] section 4, [Ziggurat] section 4): will this file be fsynced soon?
 //!
 //! It counts the blocks written between two fsyncs. Fewer than `sync_blocks`: updated synchronously. A file
-//! never synced is what its relatives were ([`crate::prior`]), synchronous if nothing is known of them, until it passes
-//! that many (design 5). An fsync with nothing written since the one before says nothing about writes and changes
-//! nothing.
+//! that was never synced is judged by its directory history ([`crate::prior`]), and is synchronous without
+//! such a history, until it passes `sync_blocks` (design 5). An fsync without writes since the last fsync is
+//! ignored.
 //!
-//! Relatives are told what became of a file when it is fsynced, passes `sync_blocks`, is closed with bytes that were
-//! not synced, or these have become as old as write-back lets pages become: each time that is something else than it
-//! told last.
+//! The directory history learns the fate of a file at these moments: the file is fsynced, passes
+//! `sync_blocks`, is closed with unsynced bytes, or its unsynced bytes reach the age at which write-back
+//! writes dirty pages. A fate equal to the last told fate is not told again.
 
 use crate::Parameters;
 use crate::temperature::TICKS_PER_SECOND;
 
-/// By then write-back would have written what an fsync has not: later ones came too late for it.
+/// The age at which write-back writes a dirty page. A file whose unsynced bytes reach it counts as not
+/// synced in the directory history.
 pub const WRITE_BACK_TICKS: u32 = 30 * TICKS_PER_SECOND;
 
-/// What is known of a file.
+/// The judgement of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Judgement {
-    /// Never synced and not yet past `sync_blocks`, and nothing known of its relatives: counts as synchronous.
+    /// Never synced and not yet past `sync_blocks`, without a directory history: counts as synchronous.
     #[default]
     Unjudged,
     /// The last interval was short.
     Synchronous,
     /// The last interval, or the present one, was long.
     Asynchronous,
-    /// No history; its relatives were synced.
+    /// No file history; by the directory history files are synced.
     ExpectedSynchronous,
-    /// No history; its relatives were not synced.
+    /// No file history; by the directory history files are not synced.
     ExpectedAsynchronous,
 }
 
 impl Judgement {
-    /// How many there are.
+    /// Number of judgements.
     pub const COUNT: usize = 5;
 
-    /// All of them, by number.
+    /// All judgements, by number.
     pub const ALL: [Judgement; Judgement::COUNT] = [
         Judgement::Unjudged,
         Judgement::Synchronous,
@@ -44,7 +45,7 @@ impl Judgement {
         Judgement::ExpectedAsynchronous,
     ];
 
-    /// Whether it follows from the file's own intervals.
+    /// Whether the judgement follows from the file's own intervals.
     #[inline]
     pub fn is_own(self) -> bool {
         matches!(self, Judgement::Synchronous | Judgement::Asynchronous)
@@ -57,14 +58,14 @@ impl Judgement {
     }
 }
 
-/// One file's state: 8 bytes when packed.
+/// The predictor's state of a file: 8 bytes when packed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Synchronicity {
     /// Blocks written since the last fsync.
     pub blocks: u32,
-    /// What follows from the intervals so far, or from the relatives.
+    /// The judgement by the intervals so far, or by the directory history.
     pub judgement: Judgement,
-    /// What the relatives were told last.
+    /// The fate that the directory history was told last.
     told: Option<bool>,
 }
 
@@ -93,7 +94,7 @@ impl Synchronicity {
         }
     }
 
-    /// Takes what the relatives say, unless the file has a history.
+    /// Takes the expectation of the directory history, unless the file has a history of its own.
     pub fn expect(&mut self, expected: Option<bool>) {
         if !self.judgement.is_own() {
             self.judgement = match expected {
@@ -104,7 +105,7 @@ impl Synchronicity {
         }
     }
 
-    /// Something became of the file: whether its relatives are to be told.
+    /// Notes the fate of the file; true if the directory history is to be told.
     #[inline]
     pub fn tells(&mut self, synced: bool) -> bool {
         self.told.replace(synced) != Some(synced)
@@ -123,7 +124,7 @@ impl Synchronicity {
         u64::from(self.blocks) | (self.judgement as u64) << 32 | told << 40
     }
 
-    /// From [`Self::pack`]; zero is a file nothing is known of.
+    /// From [`Self::pack`]; zero is a file without any history.
     #[inline]
     pub fn unpack(word: u64) -> Synchronicity {
         let judgement = Judgement::ALL.get((word >> 32 & 0xff) as usize).copied();
@@ -139,7 +140,7 @@ impl Synchronicity {
 mod tests {
     use super::*;
 
-    /// Runs a stream of (blocks, then fsync?) and gives what was predicted before each write.
+    /// Runs a stream of (blocks, then fsync?) and gives the prediction before each write.
     fn stream_of(mut state: Synchronicity, steps: &[(u32, bool)]) -> Vec<bool> {
         let parameters = Parameters::default();
         let predict = |(blocks, sync): &(u32, bool)| {
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn an_fsync_of_nothing_says_nothing() {
+    fn an_fsync_without_writes_leaves_the_judgement_alone() {
         assert_eq!(stream(&[(5000, true), (0, true), (100, false)]), [true, false, false]);
     }
 
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_expected_holds_until_there_is_a_history() {
+    fn the_expectation_holds_until_the_file_has_a_history() {
         let mut expected = Synchronicity::default();
         expected.expect(Some(false));
         assert_eq!(stream_of(expected, &[(4, false), (4, true), (4, false)]), [false, false, true]);

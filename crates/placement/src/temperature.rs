@@ -1,7 +1,7 @@
-//! Temperature ([TPFS] section 5.2): which files are write-cold, and how much of each goes down.
+//! Temperature ([TPFS] section 5.2): the choice of write-cold files, and of the part of each file to demote.
 //!
-//! Times are ticks of 10 ms. Files are compared by the logarithm of the age of their average, so that the order
-//! does not depend on differences that mean nothing.
+//! Times are ticks of 10 ms. Files are compared by the logarithm of the age of their average, so small
+//! differences do not change the order.
 
 use std::cmp::Reverse;
 
@@ -31,7 +31,7 @@ impl Default for Times {
 }
 
 impl Times {
-    /// One more block.
+    /// Adds a block.
     pub fn add(&mut self, at: u32) {
         self.sum += u64::from(at);
         self.blocks += 1;
@@ -49,7 +49,7 @@ impl Times {
         self.sum.checked_div(self.blocks).unwrap_or(0) as u32
     }
 
-    /// How much of the file goes down: all of it when it was not used for `whole_after` ticks.
+    /// The part of the file to demote: the whole file when it was not used for `whole_after` ticks.
     pub fn portion(&self, now: u32, whole_after: u32) -> Portion {
         if now.saturating_sub(self.newest) >= whole_after {
             Portion::Whole
@@ -59,10 +59,10 @@ impl Times {
     }
 }
 
-/// What of a write-cold file goes down.
+/// The part of a write-cold file to demote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Portion {
-    /// All of it.
+    /// The whole file.
     Whole,
     /// Blocks written before this tick, the file's average.
     OlderThan(u32),
@@ -78,9 +78,10 @@ impl Portion {
     }
 }
 
-/// Which files give about `wanted` blocks, the coldest first, and what of each goes. A file goes by the logarithm of
-/// the age of its average; files of one age by number, which keeps neighbours together and every run the same. A file
-/// written all at once and lately has no part that is older, and is left out. For `whole_after` see [`Times::portion`].
+/// The files that give about `wanted` blocks, the coldest first, and the part of each to demote. Files are
+/// ordered by the logarithm of the age of their average; files of equal age by number, which demotes
+/// neighbours together and makes every run equal. A file whose blocks were all written at once and lately has
+/// no older part, and is left out. For `whole_after` see [`Times::portion`].
 pub fn coldest<'a>(
     files: impl IntoIterator<Item = (u64, &'a Times)>,
     wanted: u64,
@@ -98,7 +99,7 @@ pub fn coldest<'a>(
         blocks += match portion {
             Portion::Whole => times.blocks,
             Portion::OlderThan(_) if times.is_even() => continue,
-            // At least one is older than the average, and mostly half are.
+            // At least one block is older than the average, and mostly half of the blocks are.
             Portion::OlderThan(_) => (times.blocks / 2).max(1),
         };
         chosen.push((file, portion));
@@ -106,8 +107,8 @@ pub fn coldest<'a>(
     chosen
 }
 
-/// One word for people: what a file's times say. Hot is a file that was used less than `whole_after` ago, by its latest use:
-/// a block that a read brought up from below has that time as both of its times.
+/// The temperature of a file as a word for the user. A file is hot if its latest use is less than
+/// `whole_after` ago. A block promoted by a read has the time of the promotion as both of its times.
 pub fn word((now, whole_after): (u32, u32), written: u32, read: u32) -> &'static str {
     let lately = |at: u32| at > 0 && now.saturating_sub(at) < whole_after;
     match (lately(written), lately(read)) {

@@ -2,7 +2,8 @@
 
 use crate::decision::Idle;
 
-/// Both sides of a ratio count as at least so many bytes: an idle system has the threshold of an even one.
+/// Least bytes that each side of a ratio counts as: an idle system has the threshold of equal reads and
+/// writes.
 const FLOOR: u64 = 1 << 20;
 /// Most seconds in a row that equation (2) can ask for.
 pub const MOST_SECONDS: usize = 16;
@@ -10,26 +11,26 @@ pub const MOST_SECONDS: usize = 16;
 /// The numbers of equation (1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Utilisation {
-    /// PM use above which data goes down when as much is read as written, in percent.
+    /// PM use, in percent, above which blocks are demoted when reads and writes are equal.
     pub even_percent: u8,
-    /// By how much it rises when twice as much is read.
+    /// The rise of the threshold, in percent, when the reads double.
     pub step_percent: u8,
     /// Least and most.
     pub least_percent: u8,
     /// See [`Self::least_percent`].
     pub most_percent: u8,
-    /// A second's bytes lose one part in so many with each second.
+    /// With each second the bytes of earlier seconds lose a part of 1 / `decay`.
     pub decay: u32,
 }
 
 /// The numbers of equation (2), in hundredths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dataflow {
-    /// DRAM idles when the ratio is above this,
+    /// DRAM idles when the ratio was above this in each of the last `seconds` seconds.
     pub high_percent: u32,
-    /// PM when it is below this,
+    /// PM idles when the ratio was below this in each of the last `seconds` seconds.
     pub low_percent: u32,
-    /// in each of so many seconds, from 1 to [`MOST_SECONDS`].
+    /// Seconds that are looked at, from 1 to [`MOST_SECONDS`].
     pub seconds: u8,
 }
 
@@ -45,7 +46,7 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// What has been added since `before`, of counters that only rise.
+    /// The growth of the counters since `before`.
     pub fn since(&self, before: &Flow) -> Flow {
         Flow {
             pm_read: self.pm_read.saturating_sub(before.pm_read),
@@ -100,7 +101,7 @@ impl Dataflow {
     /// Above 2 or below 0.5 in each of four seconds.
     pub const PUBLISHED: Dataflow = Dataflow { high_percent: 200, low_percent: 50, seconds: 4 };
 
-    /// Equation (2) of one second: which side idles. A second in which nothing to speak of was read says nothing.
+    /// Equation (2) of one second: the side that idles. A second with few reads counts for neither side.
     fn idle_in(&self, flow: &Flow) -> Idle {
         let (pm, dram) = (flow.pm_read, flow.dram_read);
         let times = |bytes: u64, percent: u32| bytes.saturating_mul(percent.into());
@@ -126,7 +127,7 @@ impl Dataflow {
     }
 }
 
-/// Both thresholds' memory: a decayed sum and the last seconds.
+/// The memory of both thresholds: a decayed sum for equation (1), the last seconds for equation (2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
     decay: u64,
@@ -143,7 +144,7 @@ impl Default for Window {
 }
 
 impl Window {
-    /// In which nothing has moved yet.
+    /// A window without any flow yet.
     pub fn new(utilisation: &Utilisation, dataflow: &Dataflow) -> Window {
         Window {
             decay: u64::from(utilisation.decay).max(1),
@@ -153,7 +154,7 @@ impl Window {
         }
     }
 
-    /// One second passed in which `flow` moved.
+    /// A second has passed, in which `flow` moved.
     pub fn second(&mut self, flow: Flow) {
         let decay = |sum: u64, new: u64| (sum - sum / self.decay).saturating_add(new);
         self.decayed = Flow {
@@ -165,7 +166,7 @@ impl Window {
         self.last[MOST_SECONDS - 1] = flow;
     }
 
-    /// What equation (1) divides.
+    /// The bytes that equation (1) divides.
     pub fn decayed(&self) -> Flow {
         self.decayed
     }
@@ -175,7 +176,7 @@ impl Window {
         &self.last[MOST_SECONDS.saturating_sub(self.dataflow.seconds.into())..]
     }
 
-    /// The side that idled in each of the last seconds, four if nothing else was said.
+    /// The side that idled in each of the last seconds (four by default).
     pub fn idle(&self) -> Idle {
         let mut sides = self.last().iter().map(|flow| self.dataflow.idle_in(flow));
         let first = sides.next().unwrap_or_default();
@@ -251,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_said() {
+    fn impossible_thresholds_are_refused() {
         let utilisation = |least_percent, most_percent, decay| {
             Utilisation { least_percent, most_percent, decay, ..Utilisation::PUBLISHED }.check().is_ok()
         };

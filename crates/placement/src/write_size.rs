@@ -1,35 +1,36 @@
 //! The write size predictor ([TPFS] section 4): are writes here large, and do they stay large?
 //!
-//! A write entry is the run that one write produced: its length and a counter. A write that covers at least half
-//! of the entry it replaces takes its counter + 1, else 0. One that replaces nothing and continues a run takes the
-//! run's counter: + 1 when both are large (docs/decisions/0009), as it is otherwise.
+//! A write entry describes the run that a write produced: its length and a counter. A write that covers at
+//! least half of the entry it replaces takes its counter + 1, else 0. A write that replaces no entry and
+//! continues a run takes the run's counter: + 1 when both are large (docs/decisions/0009), unchanged
+//! otherwise.
 
 use crate::Parameters;
 
-/// What one write left behind: the granularity of the prediction.
+/// The write entry that a write left: the granularity of the prediction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Entry {
     /// Length of the run in bytes.
     pub bytes: u64,
-    /// How often in a row a write here was large compared with the one before.
+    /// The number of writes in a row that were large compared with the previous entry.
     pub counter: u8,
 }
 
-/// What a write finds where it goes.
+/// The write history at the position of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Before {
     /// It replaces this entry.
     Replaces(Entry),
-    /// It replaces nothing and begins where this one ends.
+    /// It replaces no entry and begins at the end of this run.
     Continues(Entry),
-    /// Nothing is known.
+    /// No entry is known.
     Nothing,
 }
 
 impl Before {
-    /// What a write finds that begins in block `first`, is beyond the end of its file at its end (`appends`) or at
-    /// its beginning (not `inside`). The file's last run was `run` and ended before block `run_end`; `replaced` looks up
-    /// the entry at the first block.
+    /// The history before a write that begins in block `first`. It ends past the end of the file (`appends`),
+    /// and begins past it if not `inside`. The file's last run was `run` and ended before block `run_end`;
+    /// `replaced` looks up the entry at the first block.
     pub fn of(
         (first, appends, inside): (u64, bool, bool),
         (run, run_end): (Entry, u64),
@@ -58,9 +59,9 @@ impl Entry {
         Entry { bytes, counter }
     }
 
-    /// What a write shorter than `large_min` leaves: never a large write, so what it replaces is not looked up. It begins
-    /// in block `first` and is `bytes` long; the file's last run was `run` and ended before block `run_end`, and its
-    /// counter is inherited if it goes on.
+    /// The entry of a write shorter than `large_min`. It is never a large write, so the replaced entry is not
+    /// looked up. The write begins in block `first` and is `bytes` long; the file's last run was `run` and
+    /// ended before block `run_end`, and a write that continues the run inherits its counter.
     #[inline]
     pub fn after_short((run, run_end): (Entry, u64), (first, bytes): (u64, u64)) -> Entry {
         Entry { bytes, counter: if run.is_followed_by(run_end, first) { run.counter } else { 0 } }

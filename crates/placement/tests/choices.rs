@@ -1,4 +1,4 @@
-//! Which files go down, and what each policy says: from what was observed alone.
+//! The choice of files to demote, and the answers of each policy, by observations alone.
 
 use terrace_placement::decision::{Idle, ReadRule, read_rule};
 use terrace_placement::policies::{AntiCache, Predictive, Static, WriteOnly};
@@ -11,7 +11,7 @@ fn times(at: &[u32]) -> Times {
     times
 }
 
-/// Files by number, with the times of their blocks; the chosen ones in their order.
+/// The chosen files in order. `files` are files by number, with the times of their blocks.
 fn chosen(files: &[(u64, &[u32])], wanted: u64, now: u32, whole_after: u32) -> Vec<(u64, Portion)> {
     let files: Vec<(u64, Times)> = files.iter().map(|(file, at)| (*file, times(at))).collect();
     coldest(files.iter().map(|(file, times)| (*file, times)), wanted, (now, whole_after))
@@ -28,8 +28,8 @@ fn the_coldest_files_go_first_and_files_of_one_age_by_number() {
 }
 
 #[test]
-fn files_are_chosen_until_they_give_as_many_blocks_as_wanted() {
-    // A file not used lately gives all its blocks, another half of them.
+fn files_are_chosen_until_enough_blocks_are_found() {
+    // A file without recent use gives all its blocks, a recently used file half of its blocks.
     let old: &[u32] = &[10, 20, 30, 40];
     let new: &[u32] = &[10, 20, 9_000, 9_000, 9_000];
     let two: &[u32] = &[8_999, 9_000];
@@ -43,7 +43,7 @@ fn files_are_chosen_until_they_give_as_many_blocks_as_wanted() {
     assert_eq!(of(10), [whole(1), whole(2), (3, part)]);
     assert_eq!(of(11), [whole(1), whole(2), (3, part), (5, part)]);
     assert_eq!(of(13).len(), 4, "files whose blocks are all as old as the average have no older part");
-    // One block is given by a file of three.
+    // A recently used file of three blocks counts as giving a single block.
     let three: &[(u64, &[u32])] = &[(1, &[1, 800, 900]), (2, &[1, 800, 900]), (3, &[1, 800, 900])];
     assert_eq!((chosen(three, 1, 1000, 500).len(), chosen(three, 2, 1000, 500).len()), (1, 2));
 }
@@ -56,7 +56,7 @@ fn times_of_no_block_have_no_average() {
 }
 
 #[test]
-fn files_are_hot_until_exactly_so_long_after_their_use() {
+fn a_file_is_hot_until_exactly_whole_after_ticks_since_its_use() {
     let at = |written, read| word((1000, 100), written, read);
     assert_eq!([at(901, 0), at(900, 0), at(0, 901), at(0, 900)], ["write-hot", "cold", "read-hot", "cold"]);
     assert_eq!(word((50, 100), 0, 0), "cold", "never used");
@@ -69,12 +69,12 @@ fn seen(free_blocks: u64) -> Observation {
 }
 
 #[test]
-fn used_blocks_are_those_not_free() {
+fn used_blocks_are_total_minus_free_blocks() {
     assert_eq!([0, 300, 1000, 2000].map(|free| seen(free).used_blocks()), [1000, 700, 0, 0]);
 }
 
 #[test]
-fn victims_are_ordered_by_the_use_that_counts() {
+fn each_victim_order_takes_the_tick_of_its_kind_of_use() {
     let ticks = |order: VictimOrder| [order.tick(5, 9), order.tick(9, 5)];
     assert_eq!(ticks(VictimOrder::WriteColdFiles), [5, 9]);
     assert_eq!(ticks(VictimOrder::ColdFiles), [9, 9]);
@@ -149,7 +149,7 @@ fn a_group_on_its_way_pushes_out_only_blocks_in_its_way() {
 }
 
 #[test]
-fn reads_move_files_only_to_the_side_that_idles() {
+fn reads_move_files_only_to_an_idle_side() {
     for read_dominated in [false, true] {
         for in_pm in [false, true] {
             for idle in [Idle::Neither, Idle::Dram, Idle::Pm] {
@@ -165,7 +165,7 @@ fn reads_move_files_only_to_the_side_that_idles() {
 }
 
 #[test]
-fn parameters_that_do_not_fit_are_told_by_their_names() {
+fn impossible_parameters_are_named_by_mount_option() {
     let p = Parameters::PUBLISHED;
     assert_eq!((p.check(), p, p.whole_after()), (Ok(()), Parameters::default(), 3000));
     assert_eq!(Parameters { whole_after_s: u32::MAX, ..p }.whole_after(), u32::MAX);

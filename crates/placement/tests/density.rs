@@ -1,5 +1,5 @@
-//! What a clean copy is worth, against the definition computed in another way: of all moments to give a copy up, the one
-//! with the most reads for the time that is waited.
+//! The worth of a clean copy, compared with its definition computed in a different way: the moment to give a
+//! copy up is the moment with the most reads for the time waited.
 
 use terrace_placement::density::{Class, Density};
 
@@ -17,7 +17,7 @@ fn bucket(age: u64) -> usize {
     (0..BUCKETS).rfind(|at| begin(*at) <= age as f64).unwrap_or(0)
 }
 
-/// Blocks that became so old, of which so many were then read or ended; the others still wait.
+/// Blocks that reached an age: `reads` were then read, `ends` ended, and `waiting` still wait.
 #[derive(Clone, Copy)]
 struct Lives {
     age: u64,
@@ -77,7 +77,7 @@ fn taught(class: Class, lives: &[Lives]) -> Density {
         (0..life.reads).for_each(|_| density.used(class, life.age, true));
         (0..life.ends).for_each(|_| density.used(class, life.age, false));
     }
-    // Of those that wait every other one is shown.
+    // Every second waiting block is in the sample.
     let waiting = lives.iter().flat_map(|life| (0..life.waiting / 2).map(|_| (class, life.age)));
     density.learn(waiting, 2.0);
     density
@@ -116,7 +116,7 @@ fn a_copy_is_worth_the_reads_of_the_best_moment_to_give_up() {
 #[test]
 fn a_copy_of_unknown_class_is_worth_less_with_each_bucket_of_age() {
     let mut density = Density::new(LATENCY_NS, TRANSFER_NS);
-    // Uses of another class teach nothing of this one.
+    // Uses of a different class do not change the worth of this class.
     density.used(Class::of(true, 9, None), 100, true);
     density.learn(std::iter::empty(), 1.0);
     for at in 0..BUCKETS {
@@ -147,9 +147,10 @@ fn classes_are_by_kind_of_use_size_and_interval() {
     assert_ne!(all(1, None), interval(0), "no use before is an interval of its own");
 }
 
-/// Each time that it learns, a twentieth is forgotten: of old uses, and of those since as they were.
+/// Each call of `learn` forgets a twentieth of the counts. Uses since the last call lose their twentieth
+/// after they have counted in full.
 #[test]
-fn old_uses_count_less_with_each_time_that_it_learns() {
+fn old_uses_count_less_after_each_call_of_learn() {
     let class = Class::of(true, 1, None);
     let mut density = Density::new(LATENCY_NS, TRANSFER_NS);
     (0..1000).for_each(|_| density.used(class, 1, true));
@@ -160,7 +161,7 @@ fn old_uses_count_less_with_each_time_that_it_learns() {
     }
     (0..1000).for_each(|_| density.used(class, 1, false));
     density.learn(std::iter::empty(), 1.0);
-    // All were used at age 1: half of a unit of time each, of a bucket that is a quarter wide.
+    // All blocks were used at age 1: half a unit of time each, in a bucket of a quarter unit.
     let spent = (kept + 1000.0) * 0.5;
     let expected = kept / spent * weight(1);
     let found = f64::from(density.of(class, 1));

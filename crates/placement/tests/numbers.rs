@@ -42,7 +42,7 @@ fn each_sum_of_the_window_decays_by_itself() {
 }
 
 #[test]
-fn seconds_in_which_little_was_read_say_nothing() {
+fn seconds_with_few_reads_count_for_neither_side() {
     let idle = |pm_read, dram_read| {
         let mut window =
             Window::new(&Utilisation::PUBLISHED, &Dataflow { seconds: 1, ..Dataflow::PUBLISHED });
@@ -56,7 +56,7 @@ fn seconds_in_which_little_was_read_say_nothing() {
 }
 
 #[test]
-fn the_ratio_is_of_the_seconds_that_are_looked_at() {
+fn the_ratio_covers_only_the_last_seconds() {
     let mut window = Window::new(&Utilisation::PUBLISHED, &Dataflow { seconds: 2, ..Dataflow::PUBLISHED });
     let second = |pm_read, dram_read| Flow { pm_read, pm_written: 7, dram_read };
     [second(1000, 1), second(30, 10), second(10, 30)].into_iter().for_each(|flow| window.second(flow));
@@ -175,7 +175,7 @@ fn a_write_finds_the_entry_it_replaces_or_the_run_it_goes_on() {
 }
 
 #[test]
-fn entries_count_from_their_bounds_on() {
+fn counters_rise_exactly_from_the_bounds_on() {
     let p = Parameters::PUBLISHED;
     let large = p.large_min;
     let after = |before, bytes| Entry::after(before, bytes, &p).counter;
@@ -205,7 +205,7 @@ fn marks_of_huge_tiers_do_not_overflow() {
 }
 
 #[test]
-fn bounds_belong_to_the_side_that_the_texts_say() {
+fn each_bound_belongs_to_its_documented_side() {
     let p = Parameters::PUBLISHED;
     assert_eq!([9, 10].map(|free| Room::of(free, 1000, 10, &p)), [Room::Hardly, Room::Some]);
     let mut reads = ReadFrequency::default();

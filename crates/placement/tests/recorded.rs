@@ -35,7 +35,7 @@ fn requests(text: &str) -> Vec<Request> {
     parsed
 }
 
-/// What is known of a file, with exact write entries.
+/// The predictors' state of a file, with exact write entries.
 #[derive(Default)]
 struct File {
     size: u64,
@@ -46,14 +46,15 @@ struct File {
     large: Option<(bool, u64)>,
 }
 
-/// Requests, or bytes, that came to a file after it was judged so or not: as expected, otherwise.
+/// Requests, or bytes, that came to a file after each judgement: as expected, and contrary to it.
 #[derive(Default, Debug)]
 struct Outcome {
     dominated: (u64, u64),
-    /// Read since it was written, but not so much.
+    /// Read since the last write, but too little to be read-dominated.
     barely: (u64, u64),
     others: (u64, u64),
-    /// Bytes of writes that followed one that was judged large, or not: long ones, short ones.
+    /// Bytes of writes after a write judged large: long writes, short writes. `small`: the same after a write
+    /// not judged large.
     large: (u64, u64),
     small: (u64, u64),
 }
@@ -115,7 +116,7 @@ fn percent((right, wrong): (u64, u64)) -> u64 {
 }
 
 #[test]
-fn what_is_read_much_goes_on_being_read() {
+fn read_dominated_files_are_read_again() {
     let outcome = replay(PERSONALITIES);
     let (dominated, others) = (outcome.dominated, outcome.others);
     assert!(dominated.0 > 100, "{outcome:?}");
@@ -130,7 +131,7 @@ fn long_writes_are_followed_by_long_ones_and_short_ones_by_short_ones() {
     let outcome = replay(MIX);
     assert!(outcome.large.0 > 8 << 20, "{outcome:?}");
     assert!(percent(outcome.large) >= 95, "{outcome:?}");
-    // Nothing of what only appends a little is taken for large.
+    // No write of a file with small appends is judged large.
     let outcome = replay(PERSONALITIES);
     assert_eq!(outcome.large.1, 0, "{outcome:?}");
 }

@@ -1,6 +1,6 @@
 //! The predictors on access streams recorded by hand from what programs do: mail server, write-ahead log, SQLite,
 //! bulk copy, git. Each line of a stream is one request; `S` is fsync, the rest a write at a block, so many blocks.
-//! What the predictors said before each write is compared with what then happened.
+//! The predictions before each write are compared with the requests that follow it.
 
 use std::collections::HashMap;
 use terrace_placement::Home;
@@ -12,7 +12,7 @@ use terrace_placement::write_size::{Before, Entry};
 
 const BLOCK: u64 = 4096;
 
-/// One request on a file.
+/// A request on a file.
 #[derive(Clone, Copy)]
 enum Io {
     /// Write: first block, blocks.
@@ -77,7 +77,7 @@ struct File {
     run: Option<(Entry, u64)>,
 }
 
-/// What was predicted of one write and what happened.
+/// A write with its prediction and its fate.
 struct Judged {
     blocks: u64,
     synchronous: bool,
@@ -125,7 +125,7 @@ fn synced_soon(rest: &[Io], p: &Parameters) -> bool {
     false
 }
 
-/// What relatives said, by family and directory: as the file system keeps it, without bounds.
+/// The directory history, by directory and family of names: as in the file system, but without limits.
 #[derive(Default)]
 struct Relatives(HashMap<(String, u32), Score>);
 
@@ -168,7 +168,7 @@ fn sum(judged: &[Judged], of: impl Fn(&Judged) -> bool) -> u64 {
 }
 
 #[test]
-fn what_is_synced_at_short_intervals_goes_to_pm() {
+fn files_synced_at_short_intervals_are_written_to_pm() {
     for (name, stream) in [("varmail", VARMAIL), ("wal", ROCKSDB_WAL), ("sqlite", SQLITE)] {
         let judged = replay(stream);
         assert!(
@@ -216,8 +216,8 @@ fn recall(all: &[Judged], class: bool) -> u64 {
 
 #[test]
 fn recall_on_a_mix_weighted_by_bytes() {
-    // As much of each class: 200 mails and logs, and four copies of 128 MiB. The first four megabytes of each copy
-    // cannot be known.
+    // Equal shares of each class: 200 mails and logs, and four copies of 128 MiB. The first four megabytes of
+    // each copy cannot be predicted.
     let mut all = Vec::new();
     for _ in 0..200 {
         all.extend([VARMAIL, ROCKSDB_WAL, SQLITE].into_iter().flat_map(replay));
@@ -227,7 +227,7 @@ fn recall_on_a_mix_weighted_by_bytes() {
 }
 
 #[test]
-fn small_files_of_a_clone_are_known_by_their_relatives() {
+fn small_files_of_a_clone_are_predicted_by_directory_history() {
     let (mut relatives, mut all, mut alone) = (Relatives::default(), Vec::new(), Vec::new());
     for (turn, (directory, name, stream)) in clone(2000).into_iter().enumerate() {
         all.extend(relatives.file(&directory, &name, &stream));
@@ -248,7 +248,7 @@ fn small_files_of_a_clone_are_known_by_their_relatives() {
 }
 
 #[test]
-fn copies_of_four_megabytes_each_are_known_by_their_relatives() {
+fn copies_of_four_megabytes_are_predicted_by_directory_history() {
     let mut relatives = Relatives::default();
     let copies =
         (0..50).flat_map(|number| relatives.file("copies", &number.to_string(), &bulk_copy(1000, false)));

@@ -1,5 +1,6 @@
-//! What a simulator makes narrower than it is, so that what is rare in a product happens all the time. For the calling
-//! thread alone, and only with the feature `simulation`.
+//! Widths that a simulator reduces, so that rare events of a product, such as a collision of hashes, become
+//! frequent. A reduced width counts for the calling thread alone, and exists only with the feature
+//! `simulation`.
 
 /// Bits of the hash of names in a product.
 const NAME_HASH_BITS: u32 = 55;

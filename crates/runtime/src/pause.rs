@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// The points: name, what has happened there.
+/// The points: name, and the state of the pool when a thread stops there.
 pub const POINTS: &[(&str, &str)] = &[
     ("recovery:read", "the records to be replayed are known, nothing was written"),
     ("recovery:replay", "half of the records are replayed"),
@@ -41,13 +41,13 @@ fn plan() -> Option<Plan> {
     None
 }
 
-/// As [`at`], where no lock is held: a simulator may run something else here.
+/// As [`at`], for a point without a lock held: here a simulator may run another operation.
 pub fn at_unlocked(point: &'static str) {
     crate::interleave::point(point);
     at(point);
 }
 
-/// Stays here when a test wants it.
+/// Stops here when a test asks for it.
 pub fn at(point: &str) {
     static PLAN: OnceLock<Option<Plan>> = OnceLock::new();
     let Some(plan) = PLAN.get_or_init(plan) else { return };

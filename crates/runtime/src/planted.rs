@@ -1,5 +1,6 @@
-//! Mistakes that can be planted: each makes one place of the engine wrong, so that the tests can show that they
-//! would find it (docs/crash-consistency.md has what found each, and after how many states).
+//! Mistakes that can be planted. A mistake makes a single place of the engine wrong, to prove that the tests
+//! find such an error (docs/crash-consistency.md names for each mistake the test that found it, and the
+//! number of states until then).
 //!
 //! Only with the feature `simulation`, which nothing but `terrace-sim` turns on; without it [`planted`] is the constant
 //! false and the wrong code is not compiled. A mistake is planted for the calling thread alone.

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-/// What a step wants next.
+/// The wish of a step for its next call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// There is more to do; call again at once.
+    /// More work is left; call again at once.
     Again,
     /// Nothing to do; call again after this time or when woken.
     After(Duration),
@@ -13,7 +13,7 @@ pub enum Next {
     Done,
 }
 
-/// One kind of background work. `step` does one bounded piece and holds no lock when it returns.
+/// A kind of background work. `step` does one bounded piece and holds no lock when it returns.
 pub trait Step: Send {
     /// A short name for logs and thread names.
     fn name(&self) -> &'static str;

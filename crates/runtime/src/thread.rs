@@ -150,18 +150,18 @@ impl Panics {
     fn note(&self, name: &'static str) {
         *self.0.lock().entry(name).or_default() += 1;
     }
-    /// Steps that panicked, and how often.
+    /// The panics of each step that panicked.
     pub fn counts(&self) -> Vec<(&'static str, u64)> {
         self.0.lock().iter().map(|(name, count)| (*name, *count)).collect()
     }
 }
 
-/// How long a step rests after a panic: twice as long after each more in a row, up to the last.
+/// Rest of a step after a panic. It doubles with each further panic in a row, up to the longest rest.
 const FIRST_REST: Duration = Duration::from_millis(100);
 const LONGEST_REST: Duration = Duration::from_secs(60);
 
-/// Runs a step; one that panics is called again after a rest, as a request that panics is answered and the next one served.
-/// What it had locked and claimed was given back as its values were dropped.
+/// Runs a step. A step that panics is called again after a rest, just as a panic of one request does not end
+/// the serving of requests. Its locks and claims were given back as its values were dropped.
 fn run_step(step: &mut dyn Step, rest: &mut Duration, panics: &Panics) -> Next {
     // A scheduler's own panics are to reach it.
     if cfg!(feature = "shuttle") {
@@ -252,19 +252,20 @@ struct PoolShared {
     state: Mutex<PoolState>,
     changed: Condvar,
     limit: usize,
-    /// With those that are added while jobs wait for too long.
+    /// Most threads, including the threads added while jobs wait too long.
     most: usize,
     joins: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// How long a job waits for one of the usual threads.
+/// Time that a job waits for one of the usual threads before more threads are added.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// Threads at most, in multiples of the usual number.
 const MOST: usize = 8;
 
-/// Threads for work that may wait for a slow device. Jobs beyond the limit queue, and the users whose they are take turns
-/// ([`Turns`]); the caller never waits. When the first in the queue has waited for long, more threads are added, some at a
-/// time: jobs that a device which hangs holds must not hold back those of others.
+/// Threads for work that may wait for a slow device. Jobs beyond the limit queue, and the users of queued
+/// jobs take turns ([`Turns`]); the caller never waits. When the first job of the queue has waited too long,
+/// more threads are added, a few at a time: the jobs of a hung device must not hold back the jobs of other
+/// devices.
 pub struct Pool(Queue);
 
 /// Where jobs of a [`Pool`] queue. Jobs may have it, to queue others: it does not keep the pool from ending.
@@ -357,7 +358,7 @@ impl Queue {
         }
     }
 
-    /// Starts a thread that adds others while jobs wait for too long; without it they only wait.
+    /// Starts a thread that adds threads while jobs wait too long. If it cannot start, jobs only wait longer.
     fn watch(&self) {
         let shared = Arc::clone(&self.0);
         if spawn("terrace-watch", move || {
@@ -393,7 +394,8 @@ fn watch(shared: &Arc<PoolShared>) {
 struct Counted<'a>(&'a PoolShared);
 
 impl Counted<'_> {
-    /// It counts no more. Under the lock under which that was decided: of several that are too many, no more go than are.
+    /// Stops counting this thread. The lock is still held since the decision to leave, so no more threads
+    /// leave than decided to.
     fn leave(self, mut state: MutexGuard<'_, PoolState>) {
         state.threads -= 1;
         drop(state);
@@ -446,7 +448,7 @@ impl Drop for Pool {
         for handle in started {
             let _ = handle.join();
         }
-        // Those that were added later.
+        // Threads that were added after the handles were taken.
         let mut state = shared.state.lock();
         while state.threads > 0 {
             shared.changed.wait(&mut state);
@@ -529,15 +531,15 @@ mod tests {
             well.recv().unwrap();
             begin.elapsed()
         });
-        // One of twenty on a busy machine may be slow by itself.
+        // On a busy machine a few of the twenty may be slow for other reasons.
         let slow = slowest.filter(|took| *took > Duration::from_millis(90)).count();
         assert!(slow < 5, "{slow} of 20 waited");
     }
 
-    /// A background step that panicked took its thread with it: the pool went on without demotion or reclaiming, and nothing
-    /// told of it.
+    /// A panic of a background step used to end its thread: the pool went on without demotion or reclaiming,
+    /// and status did not show it.
     #[test]
-    fn a_step_that_panics_starts_again_and_is_counted() {
+    fn a_panicking_step_starts_again_and_is_counted() {
         struct Sometimes(u32, std::sync::mpsc::Sender<u32>);
         impl Step for Sometimes {
             fn name(&self) -> &'static str {
@@ -561,9 +563,10 @@ mod tests {
         drop(driver);
     }
 
-    /// As many readers of a device that hung as there are threads held back the reads of all other devices, for ever.
+    /// Readers of a hung device used to fill all threads, and held back the reads of all other devices for
+    /// ever.
     #[test]
-    fn jobs_that_hang_do_not_hold_back_others() {
+    fn hanging_jobs_do_not_delay_other_jobs() {
         let pool = Pool::new(4);
         let (hold, held) = channel::<()>();
         let held = Arc::new(Mutex::new(held));

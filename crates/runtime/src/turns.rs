@@ -7,9 +7,10 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// What a user may use in each round before others are asked.
+/// The time that a user gets in each round.
 const QUANTUM_NS: i64 = 2_000_000;
-/// What a user owes at most: a job that waited for a device was in nobody's way.
+/// The largest debt of a user. A job that waits for a device holds nobody up, so its full time is not
+/// charged.
 const MOST_OWED_NS: i64 = -QUANTUM_NS;
 
 struct User<T> {
@@ -81,13 +82,13 @@ impl<T> Turns<T> {
                 self.waiting -= 1;
                 return Some((user.id, job));
             }
-            // Its turn is over, or it has nothing to do in it: what it did not use is lost.
+            // The user's turn is over, or it has no job left: time not used in a turn is lost.
             user.credit_ns = (user.credit_ns.min(0) + QUANTUM_NS).min(QUANTUM_NS);
             self.users.rotate_left(1);
         }
     }
 
-    /// A job that was taken has ended after so long.
+    /// A job that was taken has ended after the time `took`.
     pub fn ran(&mut self, user: u32, took: Duration) {
         let Some(place) = self.users.iter().position(|known| known.id == user) else { return };
         let Some(known) = self.users.get_mut(place) else { return };
@@ -106,14 +107,14 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Takes a job that took so long; gives whose it was.
+    /// Takes and runs a job for its time; gives its user.
     fn one(turns: &mut Turns<Duration>) -> u32 {
         let Some((user, took)) = turns.pop() else { unreachable!("a job waits") };
         turns.ran(user, took);
         user
     }
 
-    /// One user's jobs stood before everybody else's: who came later waited for all of them.
+    /// The jobs of one user used to stand in front: a user that came later waited for the last of these jobs.
     #[test]
     fn a_user_with_one_job_does_not_wait_for_all_of_another() {
         let mut turns = Turns::default();
@@ -126,7 +127,8 @@ mod tests {
         assert_eq!(turns.len(), 991);
     }
 
-    /// By time, not by number: short jobs are not held back by long ones beyond their share.
+    /// Users share the time, not the number of jobs: long jobs of a user delay short jobs of another by a
+    /// fair share only.
     #[test]
     fn users_share_time() {
         let (mut turns, mut used) = (Turns::default(), [Duration::ZERO; 3]);
@@ -147,7 +149,7 @@ mod tests {
 
     /// A job that comes back while it counts as running keeps what its user has used.
     #[test]
-    fn who_comes_back_is_charged() {
+    fn a_returning_job_keeps_the_debt_of_its_user() {
         let mut turns = Turns::default();
         turns.push(1, ());
         let mut runs = [0; 3];

@@ -1,4 +1,4 @@
-//! What a commit costs beside its medium: 4 KiB of data streamed with a record of four writes.
+//! The cost of a commit apart from its medium: 4 KiB of data streamed with a record of four writes.
 //! `cargo run --release -p terrace-wal --example commit_times`
 #![allow(clippy::unwrap_used)]
 

@@ -49,21 +49,22 @@ impl Wal {
         if self.due_above.load(Ordering::Relaxed) == u64::MAX { Ok(()) } else { self.checkpoint_if_idle() }
     }
 
-    /// The last checkpoint of an orderly unmount: all records passed, the pool marked clean, and all of it durable
-    /// when this returns. No transaction may follow.
+    /// The last checkpoint of an orderly unmount: it passes all records and marks the pool clean, and is
+    /// durable when this returns. No transaction may follow.
     ///
     /// # Errors
     /// The medium's.
     pub fn close(&self) -> Result<()> {
         let mut state = self.checkpoint.lock();
         if !self.is_stopped() {
-            // What records changed is in place and written back before it is covered.
+            // Checksums cover only pages whose changes are in place and written back: so the checkpoint moves
+            // first.
             self.advance(&mut state, false)?;
             self.checksums.cover_all();
         }
         self.advance(&mut state, true)?;
         self.stopped.store(true, Ordering::SeqCst);
-        // Whoever unmounts may turn the machine off.
+        // After an unmount the user may turn the machine off.
         self.pm.persist();
         Ok(())
     }
@@ -77,11 +78,11 @@ impl Wal {
         }
     }
 
-    /// Its fences only order: a checkpoint frees nothing but PM, and a crash that undoes it undoes with it what was
-    /// stored there since. Space of other media has a persist of its own (T6).
+    /// The fences of a checkpoint only order. It frees PM alone, and a crash that undoes the checkpoint also
+    /// undoes the later stores to the freed PM. Before device space is used again a persist is issued (T6).
     fn advance(&self, state: &mut CheckpointState, clean: bool) -> Result<()> {
         if self.is_stopped() {
-            // A record may be half applied: the log as it is on the medium is what the next mount needs.
+            // A record may be half applied: the next mount needs the log unchanged.
             return Err(Error::Stopped);
         }
         // The counter first, then the bounds: a transaction that drew an LSN below the counter had
@@ -124,7 +125,7 @@ impl Wal {
         }
         pause::at("checkpoint:copy");
         self.pm.write(other.offset(), &bytes)?;
-        // Nothing that the older copy needs is overwritten before this one is there too.
+        // Lane space that the older copy needs is overwritten only after this copy is ordered, too.
         self.pm.order();
         Ok(())
     }
@@ -137,7 +138,7 @@ impl Wal {
             state.dirty.take(lines);
             (state.tail, state.head, state.last_lsn)
         };
-        // Before anything that can fail: nobody else knows these lines any more.
+        // No error may come before these lines are written back: they are in no other list any more.
         lines.iter().for_each(|line| self.pm.write_back(*line, LINE));
         lines.iter().for_each(|line| self.checksums.changed(*line));
         if last_lsn < lsn {
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_is_settled_up_to_the_first_record_that_is_not_passed() {
+    fn a_lane_is_written_back_up_to_the_first_record_not_passed() {
         let (_pm, wal) = opened();
         let ends: Vec<(Lsn, u64)> = (0..6).map(|number| (store(&wal, number), wal.used_bytes())).collect();
         let is_used = |lane: &&Lane| {

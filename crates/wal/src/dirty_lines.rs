@@ -1,10 +1,10 @@
 //! Cache lines that a lane's records stored in place since the last checkpoint.
 //!
-//! They stay in the processor's cache until the checkpoint writes them back (design T5): written back after every
-//! record, a line that is stored to again (an inode's slot, a full page of the block table) would have to be fetched
-//! for it each time, 0.15 us per commit where it was measured.
+//! The lines stay in the processor's cache until the checkpoint writes them back (design T5). If they were
+//! written back after every record, a line with frequent stores (an inode slot, a full page of the block
+//! table) would have to be fetched for each store: 0.15 us per commit where it was measured.
 //!
-//! Invariant: a line noted since the last `take` is in `lines`; `recent` only keeps most of it from being there twice.
+//! Invariant: a line noted since the last `take` is in `lines`; `recent` only saves most of the duplicates.
 
 use terrace_format::PmOffset;
 
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_anywhere_are_noted_and_few_of_them_twice() {
+    fn dirty_lines_at_any_address_are_noted_once() {
         let mut dirty = DirtyLines::default();
         let mut taken = Vec::new();
         for _ in 0..3 {

@@ -6,7 +6,7 @@ use terrace_media::MediaError;
 /// Result of an engine operation.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What can go wrong below the file system.
+/// An error of the layers below the file system.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     /// A medium failed.
@@ -24,7 +24,7 @@ pub enum Error {
     /// A transaction larger than a quarter lane: our own mistake, reported and not committed.
     #[error("transaction of {bytes} bytes is larger than the largest record, {limit}")]
     RecordTooLarge {
-        /// What it would take.
+        /// The size of its record.
         bytes: usize,
         /// A quarter lane.
         limit: usize,

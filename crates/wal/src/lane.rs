@@ -1,4 +1,4 @@
-//! One lane: a ring in PM that holds records (design T3).
+//! A lane: a ring in PM that holds records (design T3).
 //!
 //! Invariant (room for a confirming record, T4): a reservation takes 64 bytes more than its record and
 //! leaves 64 free; so after every commit at least 64 bytes are free, and a lane whose last record
@@ -14,7 +14,8 @@ use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::sync::Mutex;
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 
-/// Ranges of data that a lane's last record names; at most this many are kept one by one.
+/// Most ranges of data named by a lane's last record that are remembered exactly. Of more ranges, any byte
+/// counts as named.
 const NAMED: usize = 4;
 
 pub(crate) struct LaneState {
@@ -118,7 +119,7 @@ impl Lane {
     }
 }
 
-/// What the CRC of a record is seeded with, when it is written and when it is read (design T3).
+/// The seed of a record's CRC, for write and read (design T3).
 pub(crate) fn seed(pool_uuid: &[u8; 16], lane: u32, position: u64, epoch: u64) -> u32 {
     if planted(Mistake::StaleRecordsCount) {
         return record_seed(pool_uuid, lane, 0, 0);
@@ -198,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn data_that_the_last_record_names_is_known_to_the_byte() {
+    fn data_named_by_the_last_record_is_known_to_the_byte() {
         let check = |offset, length| DataCheck { offset: PmOffset(offset), length, crc: 1 };
         let lane = lane(0);
         let names = |offset, length| lane.names(PmOffset(offset), length);

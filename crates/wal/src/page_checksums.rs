@@ -4,14 +4,15 @@
 //! ```text
 //! word of a page: CRC32C of page, block number and pool in the low half, its complement in the high half; 0: open
 //! ```
-//! A page that is being changed is *open*: its word is zero and says nothing. A page that was not changed for a while is
-//! covered in the background, all of them by a clean unmount.
+//! A page that is being changed is *open*: its word is zero and proves nothing. A page that was not changed
+//! for a while is covered in the background; a clean unmount covers all pages.
 //!
-//! Invariants: 1. A page differs from what its word covers only by records above the checkpoint, which
-//! recovery replays and opens. So the checkpoint opens each page that a record changed before it passes the record.
-//! 2. No record changes a page that was not looked at since the mount. 3. A block that becomes a metadata page is opened
-//! with the record that makes it one, by the engine before the record's fence and by who replays it. 4. Pages are covered under the checkpoint's lock: no page is freed and used again
-//! meanwhile (T6).
+//! Invariants: 1. A page differs from the content that its word covers only by records above the checkpoint.
+//! Recovery replays these records and opens their pages. So the checkpoint opens each page that a record
+//! changed before it passes the record. 2. No record changes a page that was not checked since the mount. 3.
+//! A block that becomes a metadata page is opened with the record that gives it this owner: by the engine
+//! before the record's fence, and by recovery in a replay.
+//! 4. Pages are covered under the checkpoint's lock: no page is freed and used again meanwhile (T6).
 
 use crate::error::{Error, Result};
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use terrace_media::PmMedium;
 use terrace_runtime::sync::Mutex;
 use terrace_runtime::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// Not looked at since the mount.
+/// Not checked since the mount.
 const UNKNOWN: u8 = 0;
 /// Open, and changed since the background step came by.
 const CHANGED: u8 = 1;
@@ -31,15 +32,16 @@ const CHANGED: u8 = 1;
 const QUIET: u8 = 2;
 /// The word covers the page.
 const COVERED: u8 = 3;
-/// The page is not what its word says.
+/// The page does not match its word.
 const DAMAGED: u8 = 4;
-/// Its word could not be read or written: never covered, and opened anew with each change.
+/// The word could not be read or written: the page is never covered, and the word is opened anew with each
+/// change.
 const WITHOUT: u8 = 5;
 
 /// Pages covered under one hold of the checkpoint's lock, and states looked at.
 const AT_ONCE: (usize, usize) = (32, 16384);
 
-/// The checksums of a pool; in a pool that has none every page is as it should be.
+/// The checksums of a pool; in a pool without the feature every page counts as sound.
 pub struct PageChecksums {
     pm: Arc<dyn PmMedium>,
     geometry: Geometry,
@@ -110,11 +112,12 @@ impl PageChecksums {
                 Ok(ChecksumWord::Covers(crc)) => match self.crc_of(page) {
                     Ok(found) if found == crc => COVERED,
                     Ok(_) => DAMAGED,
-                    // One line that cannot be read takes no other with it.
+                    // A page with an unreadable line counts as open, so its other lines stay usable.
                     Err(_) => self.write_open(page).map_or(WITHOUT, |()| CHANGED),
                 },
             };
-            // Another thread may have looked at the page and changed it meanwhile: then its word counts.
+            // Another thread may have checked and changed the page meanwhile: then the state of that thread
+            // counts.
             let first = state.compare_exchange(UNKNOWN, next, Ordering::AcqRel, Ordering::Acquire).is_ok();
             if first && next == DAMAGED {
                 self.damaged.fetch_add(1, Ordering::Relaxed);
@@ -135,8 +138,8 @@ impl PageChecksums {
         Ok(page_checksum(&self.pool_uuid, page, &bytes))
     }
 
-    /// Opens a block that is about to become a metadata page: call after its claim and before the commit that gives it
-    /// its owner. Volatile until that commit's fence.
+    /// Opens the checksum word of a block that becomes a metadata page: call between the claim of the block
+    /// and the commit of its owner. The open word is durable with the fence of that commit.
     pub fn open(&self, page: PmBlock) {
         if let Some(state) = self.states.get(page.0 as usize) {
             let known_open = matches!(state.load(Ordering::Acquire), CHANGED | QUIET);

@@ -1,7 +1,7 @@
 //! Recovery: find the valid records, replay them in LSN order, raise checkpoint and epoch (design T8).
 //!
-//! Its cost depends on the size of the lanes only. The set of valid records is fixed before the first
-//! write, so a crash inside recovery changes nothing.
+//! The cost of a recovery depends on the size of the lanes only. The set of valid records is fixed before the
+//! first write, so a crash inside recovery changes nothing.
 
 use crate::checkpoint::CheckpointState;
 use crate::error::{Error, Result};
@@ -19,7 +19,7 @@ use terrace_runtime::pause;
 use terrace_runtime::sync::atomic::{AtomicBool, AtomicU64};
 use terrace_runtime::sync::{Condvar, Mutex};
 
-/// What recovery found.
+/// The findings of a recovery.
 #[derive(Debug, Clone, Default)]
 pub struct RecoveryReport {
     /// The pool was unmounted in order.
@@ -28,7 +28,7 @@ pub struct RecoveryReport {
     pub records_replayed: u64,
     /// Bytes they took in the lanes.
     pub bytes_replayed: u64,
-    /// What was wrong and could be helped (a damaged checkpoint copy), in sentences.
+    /// Damage that recovery could repair (a damaged checkpoint copy), in sentences.
     pub warnings: Vec<String>,
 }
 
@@ -39,7 +39,7 @@ pub struct FoundCheckpoint {
     pub point: Checkpoint,
     /// Index of the copy that holds it.
     pub copy: usize,
-    /// What was wrong with the other, in sentences.
+    /// The damage of the other copy, in sentences.
     pub warnings: Vec<String>,
 }
 
@@ -128,7 +128,8 @@ impl Wal {
             tails: valid.ends,
         };
         let wal = Wal::with_checkpoint(pm, pool_uuid, geometry, next.clone(), checksums);
-        // The copy that was read from is overwritten last: the other may be torn, and this is all there is.
+        // The copy that was read from is overwritten last: the other copy may be torn, and a crash now must
+        // leave a valid copy.
         wal.write_checkpoint(&next, 1 - copy)?;
         pause::at_unlocked("recovery:raised");
         Ok((wal, report))

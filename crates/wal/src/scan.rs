@@ -1,13 +1,13 @@
 //! Finds the valid records of all lanes, and tells a lane that a crash cut off from one that was damaged (design T3).
 //!
-//! Invariant: a lane whose valid records end before a position that it is known to have reached is refused, never cut
-//! without a word. Known is, in this order of strength: 1. a valid record behind the end, in the same lane; 2. a witness
-//! in a valid record of any lane.
+//! Invariant: a lane whose valid records end before a position that the lane is known to have reached is
+//! refused, never cut without a word. The position is known from, in this order of strength: 1. a valid
+//! record behind the end, in the same lane; 2. a witness in a valid record of any lane.
 //!
-//! The record that was written last of all has no witness: where it is damaged, it looks as if its write had been cut
-//! off. But in place is stored only behind the fence of a record. So a last record with one wrong bit whose changes are
-//! all in place was durable, and to replay it changes nothing: it counts, with a warning. Any other last record with one
-//! wrong bit counts as cut off, with a warning.
+//! The newest record of all lanes has no witness: if it is damaged, it looks as if a crash had cut its write
+//! off. But in-place stores begin only behind the fence of a record. So a last record with one wrong bit
+//! whose changes are all in place was durable, and its replay changes no byte: it counts, with a warning. A
+//! last record with one wrong bit whose changes are not in place counts as cut off, with a warning.
 
 use crate::error::{Error, Result};
 use crate::lane::{self, read_ring};
@@ -64,7 +64,8 @@ pub fn find_records(
     Ok(ValidRecords { records, ends, warnings })
 }
 
-/// One lane: its valid records from the tail on, and all that tells how far it reached before it was cut or damaged.
+/// The scan of a lane: the valid records from the tail on, and the evidence of the position that the lane had
+/// reached before it was cut or damaged.
 struct Scan {
     records: Vec<Record>,
     /// Position after the last of them.
@@ -75,7 +76,7 @@ struct Scan {
     reached: u64,
 }
 
-/// Lets each lane know what the records of all lanes witness of it.
+/// Gives each lane the witnesses about it in the records of all lanes.
 fn scans_with_known_ends(mut scans: Vec<Scan>) -> Vec<Scan> {
     let records = scans.iter().flat_map(|scan| scan.records.iter().chain(&scan.behind));
     let witnesses: Vec<Witness> = records.filter_map(|record| record.witness).collect();
@@ -96,7 +97,7 @@ fn verify(checkpoint: &Checkpoint) -> Result<()> {
     Ok(())
 }
 
-/// Refuses what no operation writes: replaying it would spread the damage.
+/// Refuses a record that no operation writes: a replay of it would spread the damage.
 fn verify_record(geometry: &Geometry, record: &Record) -> Result<()> {
     let site = || format!("record of LSN {}", record.lsn);
     for (offset, content) in record.writes() {
@@ -111,7 +112,7 @@ fn verify_record(geometry: &Geometry, record: &Record) -> Result<()> {
     Ok(())
 }
 
-/// What a scan goes by.
+/// The input of a scan.
 struct Lanes<'a> {
     pm: &'a dyn PmMedium,
     pool_uuid: &'a [u8; 16],
@@ -125,7 +126,8 @@ impl Lanes<'_> {
         let mut records = Vec::new();
         let (mut position, mut end) = (tail, tail);
         let mut last = Lsn(self.checkpoint.lsn.0.saturating_sub(1));
-        // Both guard against what earlier laps and mounts left in the ring: the seed of the CRC and the order.
+        // Two guards refuse the records that earlier laps and mounts left in the ring: the seed of the CRC,
+        // and rising LSNs.
         let in_any_order = planted(Mistake::StaleRecordsCount) && !self.checkpoint.clean;
         while position - tail < self.geometry.lane_size {
             let found = self.record_at(lane, position)?;

@@ -10,7 +10,7 @@ use terrace_runtime::planted::{Mistake, planted};
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// One write: its content begins at word `at`.
+/// A write of the transaction: its content begins at word `at`.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     offset: u64,
@@ -98,7 +98,7 @@ impl Tx {
         }
     }
 
-    /// Reads one word as it will be after this transaction.
+    /// Reads a word with the stores of this transaction applied.
     ///
     /// # Errors
     /// The medium's.
@@ -161,7 +161,8 @@ impl Tx {
     pub(crate) fn encode(&self, into: &mut Vec<u8>) {
         for check in &self.checks {
             into.extend_from_slice(&check.offset.0.to_le_bytes());
-            // One word: its checksum, next, would have to wait for two halves.
+            // Length and CRC go in as a single word: the record's checksum, computed next, would stall on two
+            // halves.
             let crc = if planted(Mistake::DataChecksumNotStored) { 0 } else { check.crc };
             into.extend_from_slice(&(u64::from(check.length) | u64::from(crc) << 32).to_le_bytes());
         }

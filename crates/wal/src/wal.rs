@@ -165,9 +165,9 @@ impl Wal {
         self.commit_with_data(reservation, tx, &[])
     }
 
-    /// As [`Self::commit`], streaming `data` just before the record, so that one fence serves both: any locked
-    /// instruction between them would wait for the stream as a fence does. The transaction names the data (T4)
-    /// and nobody else can see the bytes yet.
+    /// As [`Self::commit`], streaming `data` just before the record, so that data and record share a fence: a
+    /// locked instruction between the two would wait for the stream as a fence does. The transaction names
+    /// the data (T4), and no other thread can see these bytes yet.
     ///
     /// # Errors
     /// As [`Self::commit`]; an error of the data alone does not stop the log.
@@ -184,9 +184,9 @@ impl Wal {
     }
 
     /// Takes the lane and draws the LSN, so that data can be streamed while the transaction is still being
-    /// written: the processor then stores the one while it computes the other. Call it with every lock held
-    /// (lanes come last, L1); until the commit take none, and change nothing volatile by locked instructions,
-    /// which would wait for the stream. Dropping it gives up; the LSN stays unused.
+    /// written: the processor then stores the data while it computes the record. Call it with every lock held
+    /// (lanes come last, L1). Until the commit take no lock and execute no locked instruction, which would
+    /// wait for the stream. Dropping the result gives the transaction up; the LSN stays unused.
     ///
     /// # Errors
     /// `Stopped`.
@@ -392,9 +392,9 @@ impl Open<'_> {
 
 impl Drop for Open<'_> {
     fn drop(&mut self) {
-        // The lane holds the checkpoint back no more; what was applied is seen by whoever sees this. After a
-        // failure the bound stays, so that no checkpoint ever passes the record and the next mount replays
-        // it whole or not at all.
+        // The lane no longer holds the checkpoint back. A thread that sees this store also sees the in-place
+        // stores. After a failure the bound stays, so no checkpoint ever passes the record, and the next
+        // mount replays it whole or not at all.
         if !self.failed {
             self.lane.pending.store(u64::MAX, Ordering::Release);
         }

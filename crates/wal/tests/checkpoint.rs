@@ -37,8 +37,8 @@ fn store(wal: &Wal, value: u64) {
     wal.commit(wal.reserve(256).unwrap(), &tx).unwrap();
 }
 
-/// Broke: recovery always overwrote copy A first. A crash in a checkpoint that tore copy B, then a crash
-/// in the recovery that tore copy A, and the pool could not be mounted any more.
+/// Broke: recovery always overwrote copy A first. After a crash in a checkpoint that tore copy B, and a crash
+/// in the recovery that tore copy A, the pool could not be mounted.
 #[test]
 fn recovery_spares_the_copy_it_started_from() {
     for torn in [0, 1] {

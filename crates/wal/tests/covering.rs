@@ -1,4 +1,4 @@
-//! Which metadata pages the background step covers with a checksum, and when.
+//! The choice of metadata pages that the background step covers with a checksum.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -52,7 +52,7 @@ fn is_covered(pm: &RecordedPm, index: u64) -> bool {
     matches!(ChecksumWord::decode(word), ChecksumWord::Covers(_))
 }
 
-/// Steps until all pages have had their turn; how many they were.
+/// Steps until all pages have had their turn; gives the number of steps.
 fn round(wal: &Wal) -> usize {
     (1..).find(|_| wal.cover_some()).unwrap()
 }
@@ -73,7 +73,7 @@ fn a_page_is_covered_in_the_second_round_after_its_change() {
 }
 
 #[test]
-fn a_stopped_log_covers_nothing() {
+fn a_stopped_log_covers_no_page() {
     let (pm, wal) = formatted();
     make(&wal, 0..1);
     round(&wal);
@@ -112,7 +112,7 @@ fn reopened(pm: &Arc<RecordedPm>) -> (Arc<RecordedPm>, Wal) {
 }
 
 #[test]
-fn pages_that_a_crash_left_open_are_covered_once_they_are_met() {
+fn pages_left_open_by_a_crash_are_covered_once_met() {
     let (pm, wal) = formatted();
     make(&wal, 0..4);
     (0..2).for_each(|_| _ = round(&wal));
@@ -136,7 +136,7 @@ fn pages_that_a_crash_left_open_are_covered_once_they_are_met() {
 }
 
 #[test]
-fn a_write_up_to_the_end_of_a_page_asks_nothing_of_the_next() {
+fn a_write_up_to_the_end_of_a_page_leaves_the_next_page_unchecked() {
     let (pm, wal) = formatted();
     make(&wal, 0..2);
     wal.close().unwrap();
@@ -163,7 +163,7 @@ fn a_replayed_write_opens_its_page_and_leaves_the_next_covered() {
 }
 
 #[test]
-fn a_page_whose_word_failed_once_is_covered_again_later() {
+fn a_page_with_a_once_failed_word_is_covered_again_later() {
     let (pm, wal) = formatted();
     make(&wal, 0..1);
     (0..2).for_each(|_| _ = round(&wal));
@@ -178,7 +178,7 @@ fn a_page_whose_word_failed_once_is_covered_again_later() {
 }
 
 #[test]
-fn a_block_that_is_metadata_no_more_is_not_covered() {
+fn a_former_metadata_block_is_not_covered() {
     let (pm, wal) = formatted();
     make(&wal, 0..2);
     let mut tx = Tx::new();

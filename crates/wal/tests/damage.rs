@@ -1,7 +1,7 @@
 //! Damaged records of live lanes (design T3): a mount that would lose acknowledged changes is refused.
 //!
-//! Broke: one flipped bit in a record that the checkpoint had not passed was taken for the end of its lane; all that lay
-//! behind it was lost without a word.
+//! Broke: a flipped bit in a record that the checkpoint had not passed counted as the end of the lane; the
+//! records behind it were lost without a word.
 #![allow(clippy::unwrap_used)]
 
 use rand::rngs::StdRng;
@@ -31,8 +31,8 @@ fn word(index: u64) -> PmOffset {
     geometry().first_pool_block().offset().plus(64 * index)
 }
 
-/// A pool whose daemon died after `changes`, each committed by a thread of its own lane: even ones by one, odd ones by
-/// another where `lanes` is 2.
+/// A pool whose daemon died after `changes` changes. If `lanes` is 2, even and odd changes are committed by
+/// two threads, in two lanes.
 fn killed(changes: u64, lanes: u64) -> PmImage {
     let pm = Arc::new(RecordedPm::new(2 << 20));
     let medium = || pm.clone() as Arc<dyn PmMedium>;
@@ -41,7 +41,7 @@ fn killed(changes: u64, lanes: u64) -> PmImage {
     wal.checkpoint_only_when_full();
     let mut held = None;
     for index in 0..changes {
-        // A reservation takes the calling thread's lane while it can: a lane that is full sends it to the next one.
+        // A reservation takes the calling thread's lane, and goes to the next lane only if that lane is full.
         if lanes == 2 && index % 2 == 1 {
             held = Some(wal.reserve(wal.max_record()).unwrap());
         }
@@ -120,7 +120,8 @@ fn a_lost_line_of_any_but_the_last_record_is_told() {
     for lanes in [1, 2] {
         let image = killed(40, lanes);
         let mut records = live(&image);
-        // The record that was written last has nothing behind it, in any lane: it looks as if it had been cut off.
+        // No lane has a record behind the newest record, so a lost line looks as if the crash had cut the
+        // record off.
         let newest = |record: &(PmOffset, u64)| {
             let pm = RecordedPm::from_image(image.clone());
             pm.load_u64(record.0.plus(8)).unwrap()

@@ -39,8 +39,9 @@ fn no_checkpoint_passes_a_half_applied_record() {
     assert_eq!((pm.load_u64(a).unwrap(), pm.load_u64(b).unwrap()), (2, 2));
 }
 
-/// Broke: what a failed commit had stored of a record was read as it was, new words beside old ones: after a truncation
-/// that failed so, reads gave zeros below the old size. Found by `terrace_sim::faults`, "truncate down" and five others.
+/// Broke: after a commit failed amid its in-place stores, its new words were read beside old words: after
+/// such a failure of a truncation, reads gave zeros below the old size. Found by `terrace_sim::faults`,
+/// "truncate down" and five others.
 #[test]
 fn a_half_applied_record_is_not_read() {
     let geometry = Geometry::choose(2 << 20, 16).unwrap();

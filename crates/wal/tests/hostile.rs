@@ -74,9 +74,9 @@ fn witnessing(
     (bytes.len() as u64).next_multiple_of(64)
 }
 
-/// Broke: a tail near the end of the numbers overflowed the scan's position, and later the lane's head.
+/// Broke: a tail near the largest 64-bit number overflowed the scan's position, and later the lane's head.
 #[test]
-fn numbers_that_no_pool_reaches_are_refused() {
+fn checkpoint_numbers_out_of_reach_of_any_pool_are_refused() {
     let far = [1 << 62, u64::MAX - 63, u64::MAX];
     for value in far {
         let points = [
@@ -122,7 +122,7 @@ fn data_checks_are_read_in_pieces_and_bounded() {
 
 /// Broke: a record could overwrite superblock, checkpoint and lanes during recovery.
 #[test]
-fn records_write_only_what_records_may() {
+fn a_record_with_stores_outside_roots_table_and_pool_is_refused() {
     let g = geometry();
     let bad =
         [0, PmBlock(4).offset().0, PmBlock(7).offset().0 - 8, g.lane_offset(1).0, g.table_offset().0 - 8];
@@ -238,7 +238,8 @@ fn a_wrong_bit_is_looked_for_in_every_lap_but_in_no_clean_pool() {
     }
 }
 
-/// The data that the last record names is wrong: only another lane's record can tell that it was durable all the same.
+/// The data named by a lane's last record is wrong. The record was durable all the same if a record of
+/// another lane witnesses it.
 #[test]
 fn a_last_record_without_its_data_counts_only_if_another_lane_tells_of_it() {
     let first = geometry().first_pool_block().offset();

@@ -44,7 +44,7 @@ fn commit(wal: &Wal) {
     open.commit(&tx).unwrap();
 }
 
-/// What the word is after the death of the machine, the store in place being lost.
+/// The word after a loss of power that lost its in-place store.
 fn recovered(pm: &RecordedPm, wal: Wal) -> u64 {
     drop(wal);
     pm.write(word(), &[0; 8]).unwrap();
@@ -84,14 +84,14 @@ fn a_store_over_named_data_needs_a_confirming_record() {
 }
 
 #[test]
-fn data_that_goes_with_a_commit_is_there_after_it() {
+fn data_committed_with_a_record_is_in_place_after_the_commit() {
     let (pm, wal) = opened();
     let mut tx = Tx::new();
     tx.write_u64(word(), 5);
     let pieces = [(data(), Cow::from(vec![1; 64])), (data().plus(512), Cow::from(vec![2; 64]))];
     wal.commit_with_data(wal.reserve(512).unwrap(), &tx, &pieces).unwrap();
     assert_eq!([0, 512].map(|at| pm.load_u64(data().plus(at)).unwrap() & 0xff), [1, 2]);
-    // Nothing is confirmed where no record names data.
+    // No confirming record is written if no record names data.
     let before = wal.next_lsn();
     wal.confirm_named(data(), 4096).unwrap();
     assert_eq!(wal.next_lsn(), before);

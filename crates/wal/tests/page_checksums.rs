@@ -1,8 +1,8 @@
 //! Checksums of metadata pages: every damage of a covered page is told, and no crash makes a sound page look damaged
 //! (docs/format.md "Checksum words").
 //!
-//! Broke: metadata in PM had no checksum of its own; in 700 pools with one damaged place a third of the damage was seen by
-//! nobody, and some of it spread to other files.
+//! Broke: metadata in PM had no checksum of its own. In 700 pools with one damaged place each, a third of the
+//! damage stayed unnoticed, and a part of it spread to other files.
 #![allow(clippy::unwrap_used)]
 
 use rand::rngs::StdRng;
@@ -157,7 +157,7 @@ fn changed_below_a_stuck_word(access: Access) -> (Arc<RecordedPm>, Wal, PmOffset
 
 /// The word covers the page as it was: behind a checkpoint the sound page would count as damaged.
 #[test]
-fn no_checkpoint_passes_a_page_whose_word_can_be_read_and_not_opened() {
+fn no_checkpoint_passes_a_page_with_a_readable_word_stuck_against_stores() {
     let (pm, wal, word) = changed_below_a_stuck_word(Access::Stores);
     for attempt in 0..3 {
         assert!(matches!(wal.checkpoint(), Err(Error::Media(_))), "attempt {attempt} passed the record");
@@ -182,7 +182,7 @@ fn no_checkpoint_passes_a_page_whose_word_can_be_read_and_not_opened() {
 }
 
 #[test]
-fn a_word_that_takes_stores_again_holds_back_no_checkpoint() {
+fn a_word_open_to_stores_again_holds_back_no_checkpoint() {
     let (pm, wal, word) = changed_below_a_stuck_word(Access::Stores);
     assert!(wal.checkpoint().is_err());
     pm.clear_poison();
@@ -190,9 +190,9 @@ fn a_word_that_takes_stores_again_holds_back_no_checkpoint() {
     assert_eq!(ChecksumWord::decode(pm.load_u64(word).unwrap()), ChecksumWord::Open);
 }
 
-/// Nobody can be told by such a word that the page is damaged.
+/// An unreadable word cannot make the page count as damaged.
 #[test]
-fn a_word_that_can_be_neither_read_nor_opened_holds_back_no_checkpoint() {
+fn an_unreadable_and_unwritable_word_holds_back_no_checkpoint() {
     let (pm, wal, _) = changed_below_a_stuck_word(Access::Any);
     wal.checkpoint().unwrap();
     wal.checksums().ensure(page(0)).unwrap();
@@ -236,7 +236,7 @@ fn no_crash_makes_a_sound_page_look_damaged() {
             let pm = Arc::new(RecordedPm::from_image(image));
             expect_sound(&open(&pm), &format!("crash before event {event}"));
         }
-        // The daemon alone dies: all that was stored is there, durable or not; then power fails in recovery.
+        // The daemon alone dies, so PM keeps its stores, durable or not; then power fails during recovery.
         if event % 7 == 0 {
             let pm = Arc::new(RecordedPm::resumed(moment, &CrashClock::new()));
             for power in film(&pm, || drop(open(&pm))).iter().step_by(3) {

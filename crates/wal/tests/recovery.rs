@@ -41,7 +41,7 @@ fn film(pm: &Arc<RecordedPm>, run: impl FnOnce()) -> Vec<CrashSnapshot> {
 /// Broke: the daemon was killed between a record and its fence, the next mount found the record and replayed it
 /// without a fence before, and power failed: a part of the transaction was in place, and no record to complete it.
 #[test]
-fn records_are_durable_before_they_are_replayed() {
+fn records_are_durable_before_recovery_replays_stores() {
     let pm = Arc::new(RecordedPm::new(2 << 20));
     Wal::format(pm.clone() as Arc<dyn PmMedium>, UUID, geometry()).unwrap();
     pm.persist();
@@ -120,7 +120,7 @@ fn records_are_found_in_every_lap_of_the_ring() {
         (0..4).for_each(|_| _ = store(&wal));
         let last = store(&wal);
         drop(wal);
-        // What the records stored is lost, the records are not.
+        // The in-place store is lost, the records are not.
         pm.write(words()[0], &[0; 8]).unwrap();
         let (again, report) = Wal::open(pm.clone() as Arc<dyn PmMedium>, UUID, geometry()).unwrap();
         assert_eq!((report.records_replayed, report.bytes_replayed), (5, 5 * 64));

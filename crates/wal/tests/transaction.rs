@@ -44,7 +44,7 @@ fn write(rng: &mut StdRng, tx: &mut Tx, memory: &mut [u8], long: bool) -> (u16, 
 }
 
 #[test]
-fn a_transaction_reads_what_it_will_have_written() {
+fn a_transaction_reads_its_own_stores() {
     let mut rng = StdRng::seed_from_u64(4);
     let pm = formatted();
     let mut wal = open(&pm);
@@ -98,7 +98,7 @@ fn a_long_write_is_split_and_a_record_beyond_the_largest_refused() {
     assert!(matches!(wal.reserve(limit + 1), Err(Error::RecordTooLarge { .. })));
     assert!(wal.try_begin(limit).unwrap().is_some());
     assert!(wal.try_begin(limit + 1).unwrap().is_none());
-    // Larger than what was reserved for it: nothing of it is there.
+    // A transaction larger than its reservation is refused and leaves no trace.
     assert!(matches!(wal.commit(wal.reserve(64).unwrap(), &tx), Err(Error::RecordTooLarge { .. })));
     pm.read(area(), &mut seen).unwrap();
     assert!(seen.iter().all(|byte| *byte == 0) && !wal.is_stopped());
@@ -112,7 +112,7 @@ fn store(wal: &Wal, value: u64) -> Lsn {
 }
 
 #[test]
-fn records_count_until_the_checkpoint_has_passed_them() {
+fn a_record_uses_lane_space_until_the_checkpoint_passes() {
     let pm = formatted();
     let wal = open(&pm);
     assert_eq!(wal.used_bytes(), 0);
@@ -126,7 +126,7 @@ fn records_count_until_the_checkpoint_has_passed_them() {
     assert!(wal.checkpoint_lsn() < last);
     wal.checkpoint_at_leisure().unwrap();
     assert_eq!((wal.used_bytes(), wal.checkpoint_lsn()), (0, last));
-    // A transaction under way holds back what came after it.
+    // A transaction under way holds the checkpoint back.
     let open = wal.try_begin(64).unwrap().unwrap();
     wal.checkpoint_if_idle().unwrap();
     assert_eq!(wal.checkpoint_lsn(), last);
@@ -171,7 +171,7 @@ fn a_checkpoint_may_wait_until_all_lanes_are_full() {
 }
 
 #[test]
-fn every_lane_can_be_taken_by_each_thread_and_nothing_stays_reserved() {
+fn each_thread_can_take_every_lane_and_leaves_no_reservation() {
     let pm = formatted();
     let wal = Arc::new(open(&pm));
     let lanes = geometry().lane_count;

@@ -32,7 +32,7 @@ fn accounts_list_claims_without_an_owner() {
 }
 
 #[test]
-fn accounts_list_owned_blocks_that_are_free_or_become_free() {
+fn accounts_list_owned_blocks_in_a_free_or_quarantined_state() {
     let pm = formatted(SMALL);
     let pool = scanned(&pm);
     // Free blocks get an owner that nobody claimed them for.
@@ -44,7 +44,7 @@ fn accounts_list_owned_blocks_that_are_free_or_become_free() {
 }
 
 #[test]
-fn accounts_list_freed_blocks_that_never_become_free() {
+fn accounts_list_freed_blocks_without_a_freeing_record() {
     let pool = scanned(&formatted(SMALL));
     let block = pool.claim(1, Purpose::User).unwrap().take().unwrap();
     let mut tx = Tx::new();
@@ -67,7 +67,7 @@ fn accounts_list_pins_and_how_many() {
 }
 
 #[test]
-fn accounts_tell_a_count_of_free_blocks_that_is_wrong() {
+fn accounts_list_a_wrong_count_of_free_blocks() {
     let pool = scanned(&formatted(SMALL));
     // A free block is marked used without leaving the set of free ones.
     pool.keep(nth(&pool, 11));

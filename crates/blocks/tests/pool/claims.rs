@@ -10,7 +10,7 @@ use terrace_format::table::MASK_FULL;
 use terrace_wal::{Error, NoSpace};
 
 #[test]
-fn shares_of_the_reserve_end_exactly_where_they_should() {
+fn a_claim_takes_exactly_its_share_of_the_reserve() {
     for size in [SMALL, LARGE] {
         let pool = scanned(&formatted(size));
         let reserve = if size == SMALL { 24 } else { pool.usage().total / 64 };
@@ -59,7 +59,7 @@ fn a_claim_of_several_blocks_takes_a_run_and_leaves_single_ones() {
 }
 
 #[test]
-fn a_claim_that_finds_just_enough_leaves_the_quarantine_as_it_is() {
+fn a_claim_with_just_enough_free_blocks_leaves_the_quarantine_alone() {
     let pool = scanned(&formatted(SMALL));
     let block = taken(pool.claim(1, Purpose::User).unwrap())[0];
     let lsn = commit(&pool, |tx| pool.release(tx, block));
@@ -73,7 +73,7 @@ fn a_claim_that_finds_just_enough_leaves_the_quarantine_as_it_is() {
 }
 
 #[test]
-fn a_claim_scans_no_more_than_it_needs_and_a_mount_knows_nothing_before() {
+fn a_mount_leaves_all_blocks_unknown_and_a_claim_scans_only_enough() {
     let pm = formatted(LARGE);
     let pool = mounted(&pm);
     let total = pool.usage().total;
@@ -118,7 +118,7 @@ fn every_bump_gives_a_version_never_seen() {
         assert!(seen.insert(pool.descriptor(block).version()));
         assert!(seen.insert(pool.new_version()));
     }
-    // The block that takes another's place has a new version, which serves both.
+    // A block that replaces an old block has a new version, and the old block gets the same version.
     let new = taken(pool.claim(1, Purpose::User).unwrap())[0];
     pool.quarantine_for(nth(&pool, 7), new);
     assert_eq!(pool.descriptor(nth(&pool, 7)).version(), pool.descriptor(new).version());

@@ -34,7 +34,7 @@ impl Model {
         }
     }
 
-    /// Notes that a block has a version that none had before.
+    /// Notes the version of a block, and asserts that no block had this version before.
     fn new_version(&mut self, pool: &BlockPool, block: PmBlock) {
         assert!(self.versions.insert(pool.descriptor(block).version()), "version of {block}");
     }

@@ -35,7 +35,7 @@ fn files_are_visited_in_the_order_of_the_table() {
 }
 
 #[test]
-fn lines_of_new_blocks_are_those_logged() {
+fn lines_of_new_blocks_equal_the_logged_lines() {
     let pool = scanned(&formatted(SMALL));
     let first = pool.claim(3, Purpose::User).unwrap().take().unwrap();
     let owners = [
@@ -60,7 +60,7 @@ fn lines_of_new_blocks_are_those_logged() {
 }
 
 #[test]
-fn lines_after_a_mount_are_those_of_the_table_whether_scanned_or_not() {
+fn lines_after_a_mount_equal_the_table_before_and_after_the_scan() {
     for scan in [false, true] {
         let pm = formatted(SMALL);
         let pool = mounted(&pm);
@@ -100,7 +100,7 @@ fn the_table_is_looked_at_once_for_a_whole_block() {
 }
 
 #[test]
-fn a_block_that_a_map_and_the_table_dispute_is_handed_out_to_nobody() {
+fn a_block_disputed_by_map_and_table_is_never_handed_out() {
     for scan in [false, true] {
         let pm = formatted(SMALL);
         let pool = mounted(&pm);
@@ -133,7 +133,7 @@ fn a_block_that_a_map_and_the_table_dispute_is_handed_out_to_nobody() {
 }
 
 #[test]
-fn blocks_whose_entries_cannot_be_read_count_as_used() {
+fn blocks_with_unreadable_entries_count_as_used() {
     let pm = formatted(SMALL);
     let pool = mounted(&pm);
     table(&pm, &[(nth(&pool, 30), file(6, 1), MASK_FULL)]);

@@ -14,15 +14,15 @@ pub struct ChunkAccounts {
     pub given: Vec<DeviceRun>,
     /// Pinned runs.
     pub pins: Vec<DeviceRun>,
-    /// Blocks promised to content in DRAM.
+    /// Blocks of space reservations for dirty pages.
     pub reserved: i64,
-    /// The number of free blocks that each device tells, and that of its chunks, where they differ.
+    /// The free count of each device beside the sum over its chunks, where the two differ.
     pub miscounted: Vec<(u64, u64)>,
 }
 
 impl ChunkSpace {
-    /// Compares what is known of each chunk that is loaded with its bitmap. Reads all of these: call it without locks, and
-    /// while nobody claims or frees.
+    /// Compares each loaded chunk in DRAM with its bitmap in the catalog. Reads the bitmaps of all loaded
+    /// chunks: call it without locks, and while nobody claims or frees.
     pub fn accounts(&self) -> ChunkAccounts {
         let loaded: Vec<_> = {
             let space = self.space.lock();
@@ -79,7 +79,7 @@ mod tests {
     use terrace_wal::Wal;
 
     #[test]
-    fn accounts_tell_counts_that_differ_once_all_chunks_are_known() {
+    fn accounts_list_wrong_counts_once_all_chunks_are_loaded() {
         let size = 4 << 20;
         let pm: Arc<dyn PmMedium> = Arc::new(RecordedPm::new(size));
         let geometry = Geometry::choose(size, 16).unwrap();

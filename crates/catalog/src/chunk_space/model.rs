@@ -44,7 +44,7 @@ fn words_of(used: &[bool]) -> Vec<u64> {
     used.chunks(64).map(word).collect()
 }
 
-/// Blocks in runs of some length, so that holes lie within words, across them, and over whole ones.
+/// Used blocks in random runs, so that holes lie within words, across words, and over whole words.
 fn random_blocks(numbers: &mut Numbers, count: usize) -> Vec<bool> {
     let most = [2, 9, 70, 200][numbers.below(4) as usize];
     let mut used = Vec::new();
@@ -89,7 +89,7 @@ fn words_are_looked_at_as_a_list_of_blocks_would_be() {
 }
 
 #[test]
-fn bits_that_are_not_there_count_as_used_by_nobody() {
+fn bits_past_the_end_of_a_bitmap_count_as_neither_used_nor_free() {
     let words = vec![0; 2];
     assert_eq!((used_in(&words, 120, 20), hole_before(&words, 200), hole_behind(&words, 128)), (0, 0, 0));
     let mut words = vec![0; 2];
@@ -357,7 +357,7 @@ fn many_chunks_agree_with_the_model() {
     for seed in 0..3 {
         random_steps(&mut Numbers(100 + seed), 64, 3 * CHOSEN / 2, 40, 150);
     }
-    // All alike, so that only the order of their numbers decides.
+    // All chunks are alike, so the chunk number alone decides.
     let chunk: Vec<bool> = (0..64).map(|bit| bit % 8 == 0).collect();
     let (mut device, mut plain) = device_of(64, vec![chunk; 2 * CHOSEN]);
     for want in [3, 7, 8, 100, 500, 2000] {
@@ -379,7 +379,7 @@ fn a_claim_looks_at_so_many_candidates_of_each_kind() {
 }
 
 #[test]
-fn devices_are_asked_by_the_share_that_is_free() {
+fn claims_ask_the_device_with_the_largest_free_share_first() {
     let mut devices: Vec<Device> = [(10, 100), (6, 10), (30, 90), (3, 30), (60, 100)]
         .into_iter()
         .zip(0..)
@@ -405,7 +405,7 @@ fn a_chunk_and_its_place_in_a_set_are_the_memory_of_it() {
 
 /// Bits beyond the end of a short chunk count for nothing; a damaged bitmap is full.
 #[test]
-fn bitmaps_are_taken_as_they_are_and_damaged_ones_as_full() {
+fn a_loaded_bitmap_counts_as_stored_and_a_damaged_bitmap_counts_as_full() {
     let (mut device, plain) = device_of(64, vec![vec![false; 64], vec![false; 5]]);
     device.publish(1, Lsn(3), Some(vec![u64::MAX << 5 | 1]), 64);
     assert_eq!((device.free, device.chunks[1].free, device.chunks[1].loaded), (68, 4, Lsn(3)));
@@ -417,7 +417,7 @@ fn bitmaps_are_taken_as_they_are_and_damaged_ones_as_full() {
 }
 
 #[test]
-fn frees_reach_only_chunks_that_have_not_seen_them() {
+fn a_free_changes_only_chunks_loaded_before_its_record() {
     let (device, _) = device_of(64, vec![vec![true; 64], vec![true; 64]]);
     let mut devices = [device];
     devices[0].publish(1, Lsn(9), Some(vec![u64::MAX]), 64);

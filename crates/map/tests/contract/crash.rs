@@ -34,7 +34,7 @@ fn judge(image: PmImage, geometry: Geometry, row: usize, allowed: &[crate::world
 }
 
 fn explore(row: usize, seed: u64, persist_only: bool, steps: usize) -> u64 {
-    // Few free blocks, so that freed ones are used again soon.
+    // The pool has few free blocks, so freed blocks are soon used again.
     let (bytes, geometry) = image(2 << 20, 90);
     let pm = Arc::new(RecordedPm::from_image(bytes));
     pm.set_persist_only(persist_only);

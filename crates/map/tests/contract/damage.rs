@@ -104,7 +104,7 @@ fn damage_ends_in_corrupt() {
 
 /// The caller's protocol over a damaged map: nothing is freed twice, nothing panics in the allocator.
 #[test]
-fn operations_over_a_damaged_map_free_nothing_twice() {
+fn operations_over_a_damaged_map_free_no_block_twice() {
     for_each_map(0..40, |row, seed| {
         let mut world = populated(row, seed);
         let nodes: Vec<_> = world.nodes().into_iter().collect();
@@ -147,7 +147,7 @@ fn operations_over_a_damaged_map_free_nothing_twice() {
 }
 
 #[test]
-fn what_no_sound_radix_tree_holds_is_named() {
+fn damaged_radix_words_are_named_in_the_error() {
     let row = &crate::MAPS[0];
     let corrupt = |result: Result<()>, site: &str| match result {
         Err(Error::Corrupt(corrupt)) => assert!(corrupt.site.contains(site), "{corrupt}"),
@@ -198,9 +198,9 @@ fn what_no_sound_radix_tree_holds_is_named() {
     assert!(tx.is_empty());
 }
 
-/// After damage is gone, work goes on: an error leaves nothing behind in the map.
+/// Work goes on once the damage is repaired: a failed operation leaves the map unchanged.
 #[test]
-fn errors_leave_nothing_behind() {
+fn a_failed_operation_leaves_the_map_unchanged() {
     for_each_map(0..4, |row, seed| {
         let mut world = populated(row, seed);
         let root = world.inode(1).slot.plus(InodeSlot::ROOT);

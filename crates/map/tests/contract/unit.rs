@@ -1,4 +1,4 @@
-//! What one call costs and how it answers at the edges.
+//! The cost of single calls, and their answers at the edges.
 
 use crate::world::{World, image};
 use crate::{Row, for_each_map};
@@ -19,7 +19,7 @@ fn world(row: &Row, seed: u64) -> World {
 }
 
 #[test]
-fn a_new_file_maps_nothing_and_the_first_eight_blocks_need_no_node() {
+fn a_new_file_is_unmapped_and_its_first_eight_blocks_need_no_node() {
     for_each_map(0..1, |row, seed| {
         let world = world(row, seed);
         let inode = world.inode(1);
@@ -204,9 +204,9 @@ fn readers_of_the_inode_file_need_no_lock() {
     pm.clock().on_event(None);
 }
 
-/// What an overwrite does to the map, at the edges of direct pointers, leaves and the tree.
+/// An overwrite exchanges a block of the map; tried at the edges of direct pointers, leaves and the tree.
 #[test]
-fn an_exchange_is_a_lookup_and_a_set_or_nothing() {
+fn an_exchange_equals_a_lookup_followed_by_a_set() {
     for_each_map(0..1, |row, seed| {
         let mut world = world(row, seed);
         let inode = world.inode(1);
@@ -240,7 +240,7 @@ fn an_exchange_is_a_lookup_and_a_set_or_nothing() {
 }
 
 #[test]
-fn an_inode_that_is_nowhere_maps_nothing_and_takes_nothing() {
+fn an_inode_at_nowhere_has_no_blocks_and_refuses_sets() {
     for_each_map(0..1, |row, seed| {
         let world = world(row, seed);
         assert!(world.pm.load_u64(MapInode::NOWHERE).is_err(), "outside of every medium");
@@ -257,9 +257,10 @@ fn an_inode_that_is_nowhere_maps_nothing_and_takes_nothing() {
     });
 }
 
-/// Reservations are made by these: too large ones fill the lanes, and the checkpoint runs for nothing.
+/// Lane reservations follow these sizes: too large sizes fill the lanes, and the checkpoint runs without
+/// need.
 #[test]
-fn records_take_hardly_less_than_is_reserved_for_them() {
+fn a_record_takes_nearly_all_of_its_reservation() {
     for_each_map(0..1, |row, seed| {
         let mut world = world(row, seed);
         let inode = world.inode(1);
@@ -278,7 +279,7 @@ fn records_take_hardly_less_than_is_reserved_for_them() {
         assert_eq!(world.map.add_nodes(&mut tx, &inode, FileBlock(1 << 18), 1, &mut claim).unwrap(), 1);
         assert_eq!(tx.record_size(), Tx::new().record_size() + world.map.node_record_bytes(1));
         claim.give_back_all();
-        // Each node that goes takes its owner and the word that named it.
+        // The record of a pruned node has the node's owner word and the pointer of its parent.
         assert_eq!(world.map.prune_record_bytes(), 8 * (24 + 16));
     });
 }
@@ -307,7 +308,7 @@ fn a_node_is_added_when_the_record_has_just_room_for_it() {
     });
 }
 
-/// One call is bounded also where it finds nothing to free, and says where to go on.
+/// A call is bounded even where it finds no node to free, and returns the position of the next call.
 #[test]
 fn pruning_a_large_tree_goes_step_by_step() {
     for_each_map(0..1, |row, seed| {

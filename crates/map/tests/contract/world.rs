@@ -288,7 +288,7 @@ impl World {
         self.model = post;
     }
 
-    /// Everything the map holds.
+    /// The whole content of the maps.
     pub fn content(&self) -> terrace_wal::Result<Model> {
         let mut content = Model::new();
         for ino in 1..=INODES {
@@ -303,7 +303,8 @@ impl World {
         Ok(content)
     }
 
-    /// Nodes of all inodes; each has one parent, and the owner it must have.
+    /// Nodes of all inodes. Asserts that each node has a single parent and the owner that the block table
+    /// demands.
     pub fn nodes(&self) -> BTreeSet<PmBlock> {
         let mut nodes = BTreeSet::new();
         for ino in 1..=INODES {

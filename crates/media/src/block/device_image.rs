@@ -72,7 +72,7 @@ impl DeviceImage {
         self.hash ^= content_hash ^ old.map_or(0, |old| block_hash(block, &old));
     }
 
-    /// One block.
+    /// The content of a block; zeros if it was never written.
     pub fn block(&self, block: DeviceBlock) -> AlignedBlock {
         match self.content.get(&block.0) {
             Some(content) => AlignedBlock::clone(content),
@@ -112,7 +112,7 @@ pub(crate) struct Unflushed {
     pub(crate) abandoned: bool,
 }
 
-/// Everything that a crash at one moment can leave on a device.
+/// All contents of a device that a crash at this moment may leave.
 #[derive(Clone)]
 pub struct DeviceSnapshot {
     /// Events of the clock that had begun.
@@ -161,12 +161,12 @@ impl DeviceSnapshot {
         image
     }
 
-    /// One possible image; the same seed gives the same one. A third of the seeds tears blocks, the others keep
-    /// or lose them whole.
+    /// An image that a crash may leave, chosen by the seed: equal seeds give equal images. A third of the
+    /// seeds tears blocks; the rest keeps or loses each block whole.
     pub fn image_random(&self, seed: u64) -> DeviceImage {
         let mut choice = Choice::new(seed);
         let tears = choice.below(3) == 0;
-        // a bias of its own for each image, so that nearly-all and nearly-nothing occur too
+        // The share of unflushed writes that survive differs between images: from almost none to almost all.
         let kept = choice.below(9);
         let mut whole = (usize::MAX, false);
         self.image(&mut |index, _| {

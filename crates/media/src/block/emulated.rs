@@ -14,7 +14,7 @@ use std::time::Duration;
 use terrace_format::{BLOCK_SIZE, DeviceBlock};
 use terrace_runtime::Clock;
 
-/// How far ahead a large request may reserve its pieces.
+/// Time for which a large request may reserve its pieces in advance.
 const AHEAD_NS: u64 = 200_000;
 
 /// A block medium with another speed.
@@ -102,7 +102,7 @@ impl BlockMedium for EmulatedBlock {
     }
 
     fn flush_at(&self, at: &'static Location<'static>) -> Result<(), MediaError> {
-        // What is to be covered has returned, and with it waited.
+        // The writes that this flush covers have returned, so their emulated time has already passed.
         self.below.flush_at(at)
     }
 
@@ -139,7 +139,7 @@ mod tests {
     };
 
     #[test]
-    fn requests_take_their_time_and_no_more() -> Result<(), MediaError> {
+    fn emulated_requests_take_exactly_the_modelled_time() -> Result<(), MediaError> {
         let clock = Arc::new(ManualClock::new(5));
         let below = Arc::new(SimulatedDevice::new(2048));
         let device = EmulatedBlock::new(below.clone(), SPEED, clock.clone());
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_those_of_the_medium_below() {
+    fn errors_of_the_medium_below_pass_through_emulation() {
         let below = Arc::new(SimulatedDevice::new(64));
         let device = EmulatedBlock::new(below.clone(), SPEED, Arc::new(ManualClock::new(0)));
         below.fail_next(Operation::Read, 0..64, libc::EIO, Times::Count(1));

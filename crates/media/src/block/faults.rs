@@ -1,8 +1,9 @@
-//! What a simulated device can be told to do wrong.
+//! The faults of a simulated device, injected by tests.
 //!
-//! Invariants: an operation that fails because the device is stalled or gone is no event of the clock and changes
-//! nothing. A loss that a device can notice is reported once, by the next flush (design M1); one that it cannot
-//! notice is `lie_about_flush`. Nothing waits or calls a hook while the state is locked.
+//! Invariants: an operation that fails because the device is stalled or gone is no event of the clock and
+//! leaves the content unchanged. A loss that a device notices is reported once, by the next flush (design
+//! M1); `lie_about_flush` is a loss that it does not notice. No thread waits or calls a hook while it holds
+//! the state's lock.
 
 use super::AlignedBlock;
 use super::simulated::{Shared, SimulatedDevice};
@@ -27,25 +28,25 @@ pub enum Operation {
 /// How often an injected failure occurs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Times {
-    /// So many times.
+    /// This number of times.
     Count(u64),
     /// Until it is ended.
     Forever,
-    /// Once, after so many operations that it lets pass.
+    /// Once, after this number of operations has passed.
     After(u64),
-    /// All that follow so many that it lets pass.
+    /// Every operation after this number of operations has passed.
     From(u64),
-    /// As `After`, and from then on whenever the place is touched that was touched then: one that has worn out.
+    /// As `After`; then the block that failed keeps failing, like a worn-out sector.
     Stays(u64),
 }
 
-/// What becomes of an operation that a failure meets.
+/// The effect of an injected failure on one operation.
 pub(crate) struct Strike {
     /// It fails.
     pub fails: bool,
-    /// The failure will meet others.
+    /// The failure will also meet later operations.
     pub stays: bool,
-    /// Only there, from now on.
+    /// From now on the failure meets these blocks only.
     pub here: bool,
 }
 
@@ -73,7 +74,7 @@ impl Times {
     }
 }
 
-/// What begins with an operation.
+/// A state of the whole device that begins with an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Begins {
     /// The device is gone.
@@ -89,7 +90,7 @@ struct Failure {
     times: Times,
 }
 
-/// What begins with the operation after so many of its kind.
+/// A state of the device that begins with a later operation of one kind.
 struct Beginning {
     operation: Operation,
     left: u64,
@@ -168,7 +169,7 @@ impl SimulatedDevice {
         self.shared.state.lock().faults.failures.push(Failure { operation, blocks, errno, times });
     }
 
-    /// Lets something begin with the operation after so many of its kind.
+    /// Lets `begins` begin with the operation of this kind that follows the next `after`.
     pub fn begin_after(&self, operation: Operation, after: u64, begins: Begins) {
         self.shared.state.lock().faults.beginnings.push(Beginning { operation, left: after, begins });
     }
@@ -185,7 +186,7 @@ impl SimulatedDevice {
         state.faults.beginnings.clear();
     }
 
-    /// Makes reads, writes and flushes wait until `unstall`. One that waits longer than 30 s fails with
+    /// Makes reads, writes and flushes wait until `unstall`. After 30 s a waiting operation fails with
     /// ETIMEDOUT, so that a broken test ends.
     pub fn stall(&self) {
         self.stall_at_most(Duration::from_secs(30));
@@ -219,13 +220,15 @@ impl SimulatedDevice {
         self.shared.state.lock().faults.gone = Some(errno);
     }
 
-    /// Whether unflushed writes were lost and no flush has said so: the next one will, although the device is there.
+    /// Whether unflushed writes were lost and no flush has reported the loss yet: the next flush will fail,
+    /// although the device is present.
     pub fn has_loss_to_tell(&self) -> bool {
         self.shared.state.lock().faults.lost
     }
 
-    /// The device is there again. With a seed it had lost power meanwhile: what was not flushed is kept, lost or
-    /// torn as a crash would have it, and if there was any, the next flush fails with EIO. Without one nothing is lost.
+    /// The device is present again. With a seed the device has lost power meanwhile: its unflushed writes are
+    /// kept, lost or torn as in a crash, and the next flush fails with EIO if it had such writes. Without a
+    /// seed all writes are kept.
     pub fn come_back(&self, lost_power: Option<u64>) {
         let mut state = self.shared.state.lock();
         state.faults.gone = None;

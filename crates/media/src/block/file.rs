@@ -100,7 +100,8 @@ impl FileDevice {
         let path = path.as_ref();
         check_size(path, size)?;
         let file = create_new(path)?;
-        // Not while it is made: where that is refused, the file would be there all the same.
+        // O_DIRECT is not part of the creation: a file system that refuses it would still leave the new file
+        // behind.
         let direct = fcntl_getfl(&file).and_then(|now| fcntl_setfl(&file, now | OFlags::DIRECT)).is_ok();
         let access = Access { uid: rustix::process::geteuid().as_raw(), mode: 0o600, block_device: false };
         Self::made(file, path, access, direct, size).inspect_err(|_| {
@@ -112,7 +113,7 @@ impl FileDevice {
     /// A sparse file of `size` zero bytes in a directory, without a name: it goes away with the device. For trials.
     ///
     /// # Errors
-    /// What the operating system says; not all file systems have such files.
+    /// Errors of the operating system; some file systems have no such files.
     pub fn unnamed(directory: impl AsRef<Path>, size: u64) -> Result<FileDevice, OpenError> {
         let path = directory.as_ref();
         check_size(path, size)?;
@@ -122,7 +123,7 @@ impl FileDevice {
         Self::made(file, path, access, direct, size)
     }
 
-    /// Makes a file that exists anew: sparse, `size` zero bytes, opened locked. What it held before is lost.
+    /// Makes an existing file anew: sparse, `size` zero bytes, opened locked. Its old content is lost.
     ///
     /// # Errors
     /// [`OpenError::Busy`] when somebody else has it, [`OpenError::InvalidSize`], and what the
@@ -153,7 +154,7 @@ impl FileDevice {
         Self::of_file(file, path, access, direct, false)
     }
 
-    /// The file, which may have another name by now, or none.
+    /// The open file. Its name may have changed, or be removed, since it was opened.
     pub fn file(&self) -> &File {
         &self.file
     }
@@ -231,7 +232,7 @@ fn device_size(file: &File, path: &Path) -> Result<u64, OpenError> {
     Ok(bytes)
 }
 
-/// What a read fills.
+/// The span of bytes that a read of `into` fills.
 fn span(first: DeviceBlock, into: &mut [AlignedBlock]) -> Span {
     let buffer = into.as_mut_ptr().cast::<u8>();
     Span { buffer, length: size_of_val(into), offset: first.byte_offset() }

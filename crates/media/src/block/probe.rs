@@ -1,8 +1,9 @@
-//! How fast a new device is, measured before it becomes part of a pool (design 7).
+//! The speed of a new device, measured before the device becomes part of a pool (design 7).
 //!
-//! Invariants: writes and reads only the blocks it is given, whose content is lost, and discards them afterwards; a
-//! measurement ends within about 200 ms, or one request after it on a device that takes longer for one. Load makes a
-//! device look slower, never faster: so the fastest measurement counts, and only when another one confirms it.
+//! Invariants: writes and reads only the blocks it is given, whose content is lost, and discards them
+//! afterwards; a measurement ends within about 200 ms, or with its first request if that takes longer. Load
+//! makes a device look slower, never faster. So the fastest measurement counts, as soon as a second
+//! measurement confirms it.
 
 use super::{AlignedBlock, BlockMedium};
 use crate::speed::Speed;
@@ -21,20 +22,20 @@ const LIMIT_NS: u64 = 45_000_000;
 /// Requests of 4 KiB at most.
 const SMALL: usize = 64;
 
-/// How a device may be measured.
+/// The requests that a measurement may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// By writing and reading.
+    /// Writes and reads.
     Writing,
-    /// By reading alone, which tells nothing of writes: their figures are those of reads.
+    /// Reads alone. The figures of reads then stand for writes, too.
     ReadingAlone,
 }
 
-/// Tells whether others used the disks and processors during a measurement.
+/// Tells whether other programs used the disks and processors during a measurement.
 pub trait Watch {
     /// A measurement begins.
     fn begin(&mut self);
-    /// Whether it was alone; it transferred so many bytes.
+    /// Whether no other program interfered with the measurement, which transferred `own_bytes`.
     fn is_undisturbed(&mut self, own_bytes: u64) -> bool;
 }
 
@@ -42,11 +43,11 @@ pub trait Watch {
 const SERIES: usize = 3;
 /// Series at most.
 const ATTEMPTS: usize = 3;
-/// Between two series: what disturbed one may be over then.
+/// Pause between two series, so that a disturbance may end.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Measures devices that lie on the same disks together, each in the blocks from `first` on, whose content is lost
-/// unless they are only read. `None`: others used the disks, or no two measurements agree.
+/// unless they are only read. `None`: other programs used the disks, or no two measurements agree.
 ///
 /// # Errors
 /// As [`probe`].
@@ -94,7 +95,7 @@ pub fn probe(
     sample(device, blocks, Access::Writing, clock).map(|(speed, _)| speed)
 }
 
-/// One measurement: the speed, and the bytes transferred for it.
+/// A single measurement: the speed, and the bytes transferred for it.
 fn sample(
     device: &dyn BlockMedium,
     blocks: Range<DeviceBlock>,
@@ -120,7 +121,7 @@ fn sample(
     measured
 }
 
-/// Of large requests the latency is a part: the rate is that of what is left of their time.
+/// The transfer rate of large requests. Their time includes the latency, which is subtracted first.
 fn rate(blocks: u64, requests: u64, ns: u64, latency_ns: u64) -> u64 {
     let transfer_ns = ns.saturating_sub(latency_ns * requests).max(ns / 4).max(1);
     u64::try_from(u128::from(blocks * BLOCK_SIZE) * 1_000_000_000 / u128::from(transfer_ns))
@@ -157,7 +158,7 @@ fn measure(
 ) -> Result<(Speed, u64), MediaError> {
     let mut buffer = vec![AlignedBlock::zeroed(); LARGE.min(area) as usize];
     for (index, block) in buffer.iter_mut().enumerate() {
-        // Not zeros, which some devices do not store.
+        // The blocks are not zeros, because some devices do not store zeros.
         block.0.chunks_exact_mut(8).zip(0u64..).for_each(|(word, at)| {
             let value = (at + 512 * index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             word.copy_from_slice(&value.to_le_bytes());
@@ -187,7 +188,7 @@ fn measure(
     Ok((speed, (read + written + 2 * SMALL as u64) * BLOCK_SIZE))
 }
 
-/// Requests one behind the other; the time, and how many blocks.
+/// Requests on consecutive blocks: their time, and the number of blocks.
 fn sequential(
     area: u64,
     step: u64,
@@ -203,7 +204,7 @@ fn sequential(
     Ok((clock.monotonic_ns() - begin, at))
 }
 
-/// Requests of one block here and there; the median of their times.
+/// Requests of single scattered blocks: the median of their times.
 fn small(
     area: u64,
     clock: &dyn Clock,
@@ -253,7 +254,7 @@ mod tests {
         Ok(())
     }
 
-    /// Answers for one measurement after the other whether it was alone.
+    /// Prepared answers: whether each measurement was undisturbed.
     struct Told(Vec<bool>);
 
     impl Watch for Told {
@@ -269,8 +270,8 @@ mod tests {
         EmulatedBlock::new(Arc::new(SimulatedDevice::new(BLOCKS)), speed, clock.clone())
     }
 
-    /// One measurement beside a busy program decided the tier of a device for ever: a loop device was called slower than
-    /// a hard disk.
+    /// A single measurement beside a busy program used to decide the tier of a device for ever: a loop device
+    /// counted as slower than a hard disk.
     #[test]
     fn a_measurement_counts_when_another_one_confirms_it() -> Result<(), MediaError> {
         let [fast, slow] =
@@ -312,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn reading_alone_changes_nothing() -> Result<(), MediaError> {
+    fn a_read_only_probe_leaves_the_device_unchanged() -> Result<(), MediaError> {
         let clock = Arc::new(ManualClock::new(0));
         let below = Arc::new(SimulatedDevice::new(BLOCKS));
         below.write(DeviceBlock(1), &vec![AlignedBlock([7; 4096]); 600])?;

@@ -1,5 +1,5 @@
-//! Transfers between memory and a file: what one request can carry by preadv or pwritev in the calling thread, what takes
-//! several through io_uring, all of them in flight together.
+//! Transfers between memory and a file. A transfer of a single request runs by preadv or pwritev in the
+//! calling thread. The requests of a larger transfer go through io_uring, all in flight together.
 //!
 //! Invariants: a transfer returns only when the kernel has finished with every piece of its buffer,
 //! errors included. A ring is used by one transfer at a time and goes back to the pool only when nothing is
@@ -18,7 +18,7 @@ const PIECE: usize = 512 * 1024;
 const KEPT: usize = 64;
 const BLOCK: usize = 4096;
 
-/// Which way bytes move.
+/// The direction of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Direction {
     Read,
@@ -79,9 +79,9 @@ impl Rings {
         failures[0].map_or(Ok(()), Err)
     }
 
-    /// Moves the bytes of several spans, in flight together. `failures`, as many, gets each one's errno as of
-    /// [`Self::transfer`]; one that fails does not end the others, and one that has failed
-    /// before is left out.
+    /// Moves the bytes of several spans, in flight together. `failures` has one entry for each span and gets
+    /// the errno of a span that fails (as of [`Self::transfer`]). A failed span does not end the rest, and a
+    /// span whose entry is set from before is left out.
     ///
     /// # Safety
     /// As [`Self::transfer`], of each; no two buffers of a read overlap.
@@ -92,8 +92,8 @@ impl Rings {
         spans: &[Span],
         failures: &mut [Option<i32>],
     ) {
-        // One request waits as well in the call itself. A ring would hand it to a thread of the kernel where the
-        // file cannot be asked without waiting, as with a file that a FUSE server exports.
+        // A lone request may as well wait in the call itself. Where the file cannot be read without waiting,
+        // such as a file that a FUSE server exports, a ring would hand the request to a thread of the kernel.
         let single = matches!(spans, [span] if span.length <= PIECE);
         let Some(mut ring) = (if single { None } else { self.take() }) else {
             for (span, failure) in spans.iter().zip(failures).filter(|(_, failure)| failure.is_none()) {
@@ -134,7 +134,7 @@ impl Rings {
     }
 }
 
-/// One transfer on one ring.
+/// A transfer of spans on a ring.
 struct Job<'a> {
     file: Fd,
     direction: Direction,
@@ -250,7 +250,7 @@ fn drain(ring: &mut IoUring, in_flight: usize) {
     }
 }
 
-/// What is left of a piece after the kernel answered `result`.
+/// The rest of a piece after the kernel answered `result`.
 fn advance(piece: Piece, result: i32) -> Result<Option<Piece>, i32> {
     if result == -libc::EINTR || result == -libc::EAGAIN {
         return Ok(Some(piece));

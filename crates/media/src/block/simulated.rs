@@ -112,7 +112,7 @@ impl SimulatedDevice {
         self.shared.state.lock().kept.take()
     }
 
-    /// What reads see.
+    /// The content that reads see: all writes, flushed or not.
     pub fn visible_image(&self) -> DeviceImage {
         self.shared.state.lock().visible.clone()
     }

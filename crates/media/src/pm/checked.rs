@@ -1,9 +1,9 @@
 //! Streaming stores and the CRC32C of what they store in one pass (design T4: data that shares the record's fence).
 //!
-//! One pass, because a load that follows 4 KiB of streaming stores finds, at every offset within a page, a store on
-//! its way to the same offset of another page, which x86 processors take for a possible conflict: a checksum computed
-//! behind the stream waits for it. Folding by carry-less multiplication over four 64-byte registers (Gopal et al.,
-//! "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel 2009).
+//! Store and checksum share a pass. A load that follows 4 KiB of streaming stores finds, at every offset within a page, a
+//! store on its way to the same offset of a different page, which x86 processors take for a possible conflict: a separate
+//! pass for the checksum would wait for these stores. Folding by carry-less multiplication over four 64-byte registers
+//! (Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel 2009).
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;

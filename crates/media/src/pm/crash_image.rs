@@ -1,19 +1,19 @@
-//! What PM may hold after a crash: the durable bytes, and for each line that is not durable yet the
-//! states it may have reached.
+//! The contents that PM may have after a crash: the durable bytes, and the states that each line with stores
+//! not yet durable may have reached.
 //!
-//! Invariants (the persistence model): stores to one line persist in order, so a line holds a prefix of
-//! its stores since it was last durable; an aligned 8-byte word is whole; the words of the one store
-//! that a line was in the middle of persist in ascending order, or in any combination when that
-//! store was streaming. Lines are independent. Only `order` in the mode where it does not make durable adds
-//! more: a crash then falls into one epoch; everything written back in earlier ones is there, nothing
-//! stored in later ones is.
+//! Invariants (the persistence model): stores to one line persist in order, so a line holds a prefix of its
+//! stores since it was last durable; an aligned 8-byte word is whole; the words of the one store that a line
+//! was in the middle of persist in ascending order, or in any combination when that store was streaming.
+//! Lines are independent. In the mode where only `persist` makes durable, each `order` ends an epoch, and a
+//! crash falls into one epoch: lines written back in earlier epochs are durable, stores of later epochs are
+//! gone.
 
 use super::image::{PmImage, line_hash};
 use crate::crash::Choice;
 use terrace_format::PmOffset;
 use terrace_format::address::LINE_SIZE;
 
-/// The words that one store put into one line.
+/// The part of a store that lies in a single line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LineStore {
     /// Bit per word that was stored.
@@ -29,7 +29,8 @@ pub(crate) struct LineStore {
 }
 
 impl LineStore {
-    /// States this store leads to: each leaves some of its words in place, the last all.
+    /// The number of states of the line that this store leads to. Each state has a part of the stored words;
+    /// the last state has the whole store.
     fn states(&self) -> usize {
         if self.streaming { (1 << self.mask.count_ones()) - 1 } else { self.mask.count_ones() as usize }
     }
@@ -91,7 +92,7 @@ impl PendingLine {
     }
 }
 
-/// Everything that a crash at one moment can leave behind.
+/// All contents of PM that a crash at this moment may leave.
 #[derive(Debug, Clone)]
 pub struct CrashSnapshot {
     /// Events of the clock that had begun.
@@ -150,18 +151,18 @@ impl CrashSnapshot {
         self.in_epoch(0).image_here(&|_| 0)
     }
 
-    /// Everything that was stored.
+    /// The image with all stores.
     pub fn image_newest(&self) -> PmImage {
         self.image(&|_| usize::MAX)
     }
 
-    /// One possible image; the same seed gives the same one. Half of the seeds choose only between old
-    /// and newest, the others any state.
+    /// An image that a crash may leave, chosen by the seed: equal seeds give equal images. Half of the seeds
+    /// give each line its durable or its newest state only; the rest choose among all states.
     pub fn image_random(&self, seed: u64) -> PmImage {
         let mut choice = Choice::new(seed);
         let narrow = self.in_epoch(choice.below(self.epoch_count()));
         let any_state = choice.below(2) == 1;
-        // a bias of its own for each image, so that nearly-all and nearly-nothing occur too
+        // The share of lines that reach a newer state differs between images: from almost none to almost all.
         let kept = choice.below(9);
         let states: Vec<usize> = narrow
             .pending
@@ -180,9 +181,9 @@ impl CrashSnapshot {
         narrow.image_here(&|index| states.get(index).copied().unwrap_or(0))
     }
 
-    /// All images in which each line is durable or newest, when no epoch has more than `max_pending` lines
-    /// undecided; where the number of all states of all lines is at most `2^max_pending`, all of them.
-    /// `None` when there are more: then choose by seed.
+    /// For each epoch all images, if their number is at most `2^max_pending`. Else, if at most `max_pending`
+    /// lines are undecided, the images in which each line is durable or newest. `None` if an epoch has more
+    /// undecided lines: then choose by seed.
     pub fn images_exhaustive(&self, max_pending: u32) -> Option<impl Iterator<Item = PmImage> + use<>> {
         let bound = 1u64 << max_pending.min(20);
         let mut plans = Vec::new();
@@ -216,8 +217,8 @@ impl CrashSnapshot {
         Some(images)
     }
 
-    /// All images when they are few (see `images_exhaustive`), else the oldest, the newest and `samples`
-    /// random ones by seeds from `seed` on.
+    /// All images if they are few (see `images_exhaustive`), else the oldest, the newest and `samples` random
+    /// images by seeds from `seed` on.
     pub fn images(&self, max_pending: u32, samples: u64, seed: u64) -> Box<dyn Iterator<Item = PmImage>> {
         if let Some(all) = self.images_exhaustive(max_pending) {
             return Box::new(all);

@@ -26,7 +26,7 @@ const SHARDS: usize = 64;
 /// Samples of the calibration, and writes of each.
 const SAMPLES: usize = 101;
 const BATCH: u64 = 16;
-/// What it emulates.
+/// The speed that the calibration emulates.
 const CALIBRATION: PmSpeed =
     PmSpeed { model: PmModel::Line, write_ns: 500, bytes_per_s: 1 << 40, read_ns: 0 };
 /// Most that is taken off: more is a machine that was disturbed.
@@ -38,7 +38,7 @@ const READ: u64 = 4096;
 /// By how much a time may be off, in percent.
 const ACCURACY_PERCENT: u64 = 10;
 
-/// What a write's latency is counted by.
+/// The unit that pays the latency of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PmModel {
     /// Each flushed cache line [HiNFS].
@@ -65,7 +65,7 @@ impl PmSpeed {
     /// `line`.
     ///
     /// # Errors
-    /// What is wrong with the text, in words for a user.
+    /// The mistake in the text, in words for a user.
     pub fn parse(text: &str) -> Result<PmSpeed, String> {
         let wrong = || {
             format!("'{text}': write [run:]WRITE_NS:BYTES_PER_S[:READ_NS], as in 200:1G or run:300:2G:300")
@@ -101,8 +101,8 @@ impl fmt::Display for PmSpeed {
     }
 }
 
-/// How fast the memory below is, with what the emulation itself takes: nothing shorter can be emulated. Measured, so
-/// larger on a machine that was busy then.
+/// The shortest times that can be emulated: the time of the memory below plus the overhead of the emulation.
+/// They are measured, so they are larger if the machine was busy at that moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PmFloor {
     /// A line written and its fence, in nanoseconds.
@@ -112,7 +112,8 @@ pub struct PmFloor {
 }
 
 impl PmSpeed {
-    /// What a floor does not allow to be within 10 % of what was asked for: sentences for a user.
+    /// The requested times that a machine with this floor misses by more than 10 %: a sentence for the user
+    /// on each.
     fn shortfalls(&self, floor: &PmFloor) -> Vec<String> {
         let transfer = transfer_ns(LINE, self.bytes_per_s);
         let write_ns = match self.model {
@@ -163,7 +164,7 @@ impl EmulatedPm {
         let shards = Box::new(std::array::from_fn(shard));
         let (bus, floor) = (Bus::default(), PmFloor::default());
         let mut pm = EmulatedPm { below, speed: CALIBRATION, clock, bus, off_ns: 0, floor, shards };
-        // What spinning, clock and fence add.
+        // The overhead of spin loop, clock and fence.
         let over = median_write_ns(&pm).map_or(0, |ns| ns.saturating_sub(CALIBRATION.write_ns));
         pm.off_ns = over.min(MOST_OFF_NS);
         pm.speed = PmSpeed { write_ns: 0, read_ns: 1, ..CALIBRATION };
@@ -175,12 +176,12 @@ impl EmulatedPm {
         pm
     }
 
-    /// How fast it could be at most.
+    /// The shortest times that this medium can emulate.
     pub fn floor(&self) -> PmFloor {
         self.floor
     }
 
-    /// What cannot be within 10 % of what was asked for, one sentence each.
+    /// A sentence for the user on each requested time that this machine misses by more than 10 %.
     pub fn shortfalls(&self) -> Vec<String> {
         self.speed.shortfalls(&self.floor)
     }
@@ -236,8 +237,8 @@ fn median(mut samples: Vec<u64>) -> Option<u64> {
     samples.get(samples.len() / 2).copied()
 }
 
-/// How long a write of a line with its fence takes, in nanoseconds; `None` where the memory cannot be used.
-/// Writes what is there already, so nothing changes, whenever it is interrupted.
+/// Nanoseconds that a write of a line with its fence takes; `None` if the memory cannot be used.
+/// Writes the bytes just read, so an interruption at any moment leaves PM unchanged.
 fn median_write_ns(pm: &EmulatedPm) -> Option<u64> {
     let mut line = [0; LINE as usize];
     pm.below.read(PmOffset(0), &mut line).ok()?;
@@ -253,8 +254,8 @@ fn median_write_ns(pm: &EmulatedPm) -> Option<u64> {
     median(samples)
 }
 
-/// How long a read of 4 KiB takes, in nanoseconds: of places all over the memory, each once, so that they are hardly in
-/// the processor's caches.
+/// Nanoseconds that a read of 4 KiB takes. The reads are scattered over the memory, each place once, so that
+/// the processor's caches hardly help.
 fn median_read_ns(pm: &EmulatedPm) -> Option<u64> {
     let pages = pm.size() / READ;
     let reads = READS.min(pages);
@@ -349,7 +350,7 @@ impl PmMedium for EmulatedPm {
 
     fn fence(&self, kind: Fence, at: &'static Location<'static>) {
         self.below.fence(kind, at);
-        // What follows is a run of its own.
+        // A fence ends the current run: the next store begins a new run.
         self.shard().written.store(NOWHERE, Ordering::Relaxed);
     }
 
@@ -384,7 +385,7 @@ mod tests {
         (pm, clock)
     }
 
-    /// How long something takes by the clock.
+    /// The time that `act` takes by the clock.
     fn time(clock: &ManualClock, act: impl FnOnce() -> Result<(), MediaError>) -> Result<u64, MediaError> {
         let begin = clock.monotonic_ns();
         act()?;
@@ -430,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_machine_is_too_slow_for_is_said() {
+    fn shortfalls_name_each_time_below_the_floor_of_the_machine() {
         let missed = |text: &str, write_ns, read_ns| {
             let speed = PmSpeed::parse(text).unwrap_or_else(|error| unreachable!("{error}"));
             speed.shortfalls(&PmFloor { write_ns, read_ns }).len()

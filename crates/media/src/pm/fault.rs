@@ -1,10 +1,10 @@
 //! A missing or poisoned page of mapped PM (SIGBUS) becomes an error for its range, never the end
 //! of the daemon (design 3, I8).
 //!
-//! One handler for the process, installed with the first mapping. For a fault inside a registered
-//! mapping it records the page, puts an anonymous page in its place and lets the instruction run
-//! again; whoever accessed the range asks afterwards ([`FaultGuard::intact`]) and gets the error. Other
-//! faults go to the handler that was there before.
+//! The process has one handler, installed with the first mapping. For a fault inside a registered mapping it
+//! records the page, puts an anonymous page in its place and lets the instruction run again; whoever accessed
+//! the range asks afterwards ([`FaultGuard::intact`]) and gets the error. Faults outside of registered
+//! mappings go to the handler that was installed before.
 //!
 //! Invariants: the handler takes no lock and allocates nothing. A page is recorded before it is
 //! replaced, so nobody can read the replacement and miss the record. When the list is full the
@@ -25,7 +25,7 @@ const SLOTS: usize = 256;
 /// Poisoned ranges remembered per mapping.
 const RANGES: usize = 256;
 
-/// One registered mapping. `base` 0 means free.
+/// A registered mapping. `base` 0 means free.
 struct Slot {
     base: AtomicUsize,
     length: AtomicUsize,
@@ -208,7 +208,7 @@ fn record(slot: &Slot, offset: usize, size: usize) {
 /// # Safety
 /// The arguments are those of the signal being handled.
 unsafe fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: a handler that was installed with SA_SIGINFO takes three arguments, any other one.
+    // SAFETY: a handler takes three arguments if it was installed with SA_SIGINFO, otherwise only the signal.
     unsafe {
         let previous = PREVIOUS.get();
         let action = previous.map_or(libc::SIG_DFL, |old| old.sa_sigaction);

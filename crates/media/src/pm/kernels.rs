@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 type Bulk = unsafe fn(from: *const u8, to: *mut u8, lines: usize);
 
-/// How a cache line is pushed to memory.
+/// The instruction that writes a cache line back to memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WriteBack {
     Clwb,

@@ -236,7 +236,7 @@ impl Drop for Mapping {
     }
 }
 
-/// What of a mapping is in page tables, in bytes.
+/// The bytes of a mapping that page tables have: in huge pages, and in all.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Residency {
     pub(crate) huge: u64,

@@ -82,7 +82,7 @@ impl RamPm {
         Self::map(file, path, access, true)
     }
 
-    /// Makes a PM file that exists anew: `size` zero bytes, fully allocated, opened. What it held before is lost.
+    /// Makes an existing PM file anew: `size` zero bytes, fully allocated, opened. Its old content is lost.
     ///
     /// # Errors
     /// [`OpenError::Busy`] when somebody has it open, else as [`Self::create`].
@@ -94,8 +94,8 @@ impl RamPm {
         Self::map(file, found.path(), found.access(), true)
     }
 
-    /// Opens a PM file. Quick: maps it and touches nothing; see [`PmMedium::prepare`]. Takes the exclusive lock
-    /// whether read-only or not.
+    /// Opens a PM file. Quick: the file is mapped, but no page is touched; see [`PmMedium::prepare`]. Takes
+    /// the exclusive lock, for a read-only medium too.
     ///
     /// # Errors
     /// [`OpenError::Busy`] when somebody else has it open, and what the operating system says.
@@ -141,7 +141,7 @@ impl RamPm {
         self
     }
 
-    /// The file, which may have another name by now, or none.
+    /// The open file. Its name may have changed, or be removed, since it was opened.
     pub fn file(&self) -> &File {
         &self.file
     }
@@ -206,7 +206,7 @@ fn fill(file: &File, path: &Path, size: u64) -> Result<(), OpenError> {
     lock_exclusive(file, path)?;
     let resize = |bytes| file.set_len(bytes).map_err(|error| OpenError::io(path, "set the size", error));
     resize(0)?;
-    // What was there is gone for good before anybody changes something that belongs to it.
+    // The old content is durably gone before the caller changes any medium that belonged to the old pool.
     let emptied = file.sync_all().map_err(|error| OpenError::io(path, "sync", error));
     emptied.and_then(|()| resize(size)).and_then(|()| allocate(file, path, size)).inspect_err(|_| {
         // give back what was allocated; the first error is the one to report

@@ -69,11 +69,11 @@ struct State {
     durable_epoch: u64,
     persist_only: bool,
     poisoned: Vec<Poison>,
-    /// Ranges that are not to be read any more.
+    /// Ranges that no read may touch until the next mount.
     condemned: Vec<Range<u64>>,
     /// Accesses that failed.
     errors: u64,
-    /// All accesses, while somebody wants to know.
+    /// All accesses, while a test traces them.
     trace: Option<Vec<(Access, Range<u64>)>>,
     counters: PmCounters,
     bytes_read: u64,
@@ -108,8 +108,8 @@ impl RecordedPm {
         Self::resumed(&CrashSnapshot { event: 0, durable, pending: Vec::new(), epochs: 0..=0 }, clock)
     }
 
-    /// The medium as it is at a moment for whoever opens it after the process that stored has died and the machine has
-    /// not: everything is there, and what was not durable still is not.
+    /// The medium after the daemon alone has died at a moment: all stores are visible, but the stores that
+    /// were not durable are still not durable, and a later loss of power may lose them.
     pub fn resumed(moment: &CrashSnapshot, clock: &Arc<CrashClock>) -> RecordedPm {
         let pending = moment.pending.iter().map(|line| (line.line, line.stores.clone()));
         let fenced = |line: &&PendingLine| line.stores.iter().any(|store| store.written_back != NEVER);
@@ -150,7 +150,7 @@ impl RecordedPm {
         &self.shared.clock
     }
 
-    /// Events of the clock so far (of all media that share it).
+    /// Events counted by the clock that the media of a test share.
     pub fn event_count(&self) -> u64 {
         self.shared.clock.now()
     }
@@ -175,7 +175,7 @@ impl RecordedPm {
         self.poison_for(range, Access::Any, Times::Forever);
     }
 
-    /// As `poison`, for some accesses and so many times.
+    /// As `poison`, limited to a kind of access and to `times`.
     pub fn poison_for(&self, range: Range<u64>, access: Access, times: Times) {
         self.shared.state.lock().poisoned.push(Poison { range, access, times });
     }
@@ -205,7 +205,7 @@ impl RecordedPm {
         self.shared.state.lock().bytes_read
     }
 
-    /// What reads see, whole.
+    /// The whole content that reads see: all stores, durable or not.
     pub fn visible_image(&self) -> PmImage {
         self.shared.state.lock().visible.clone()
     }
@@ -303,7 +303,7 @@ impl State {
         (end <= self.visible.len() as u64).then_some(offset.0..end)
     }
 
-    /// What a store of `length` bytes at `start` put into `line`, taken from `visible`.
+    /// The words that a store of `length` bytes at `start` put into `line`, taken from `visible`.
     fn line_store(&self, line: u64, start: u64, length: u64) -> LineStore {
         let mut store = LineStore {
             mask: 0,

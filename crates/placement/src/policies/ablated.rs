@@ -1,13 +1,14 @@
-//! A policy without one of its predictors: for measuring what each is worth (docs/evaluation.md, row regret).
+//! A policy without one of its predictors, to measure the worth of each predictor (docs/evaluation.md, row
+//! regret).
 //!
 //! Mounts do not offer it; benches and tests wrap a policy, and change the parameters alike.
 
 use crate::{Observation, Parameters, Policy, VictimOrder};
 
-/// What is left out of a policy.
+/// The part that is left out of a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Ablation {
-    /// Nothing.
+    /// No part: the policy is whole.
     #[default]
     Nothing,
     /// The synchronicity predictor: every file counts as asynchronous, so that the write size alone decides.
@@ -18,7 +19,7 @@ pub enum Ablation {
     WriteSize,
     /// The read frequency predictor: no file is read-dominated.
     ReadFrequency,
-    /// Temperature: the least recently used blocks go down, of whatever file.
+    /// Temperature: the least recently used blocks are demoted, without regard to files.
     Temperature,
 }
 

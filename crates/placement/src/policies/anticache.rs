@@ -1,16 +1,16 @@
-//! `anticache`: LRU over PM blocks, evicting down to a threshold ([AC-BPFS] section 3.1: polled every
+//! `anticache`: LRU over PM blocks, demoting down to a threshold ([AC-BPFS] section 3.1: polled every
 //! 10 ms, threshold 80 % of PM).
 //!
-//! Deviations, on purpose. What will arrive while a group is being moved counts as if it were there (policies/mod.rs:
-//! `above`). The publication brings every block read from disk into PM; by default a block
-//! comes on its second touch, so that a scan does not flush PM (design 6).
+//! Deviations, on purpose. Blocks that will arrive while a group is demoted count as present
+//! (policies/mod.rs: `above`). The publication promotes every block read from disk; by default a block is
+//! promoted on its second touch, so a scan does not replace the content of PM (design 6).
 
 use crate::{Observation, Policy};
 
 /// The anti-caching policy.
 #[derive(Debug)]
 pub struct AntiCache {
-    /// Evict while PM use is above this.
+    /// Demote while PM use is above this.
     pub threshold_percent: u8,
     /// Promote on this touch; the publication's rule is the first.
     pub touches: u32,

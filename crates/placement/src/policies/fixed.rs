@@ -1,5 +1,5 @@
-//! `static`: nothing moves unless asked by hand, or where a write finds PM full: who needs room demotes for itself, under
-//! every policy.
+//! `static`: only requested movements run, and demotion for a write that finds PM full: that demotion runs
+//! under every policy.
 
 use crate::{Observation, Policy};
 

@@ -14,13 +14,13 @@ pub use write_only::WriteOnly;
 
 use crate::{Observation, Parameters, Policy};
 
-/// One selectable policy.
+/// A selectable policy.
 pub struct PolicyRow {
     /// Value of the superblock's field. Stable.
     pub id: u8,
     /// Name on the command line.
     pub name: &'static str,
-    /// What it does.
+    /// Its rule, as a sentence for the user.
     pub sentence: &'static str,
 }
 
@@ -60,13 +60,15 @@ pub fn make(id: u8, threshold_percent: u8, parameters: &Parameters) -> Option<Bo
     }
 }
 
-/// What is to be free beside what arrives while a group is moved: one part in so many of PM, or what the threshold leaves free if
-/// that is less. Writers are slowed at half of it.
+/// Spare room: PM / `BESIDE` blocks are to be free besides the room for the blocks that arrive while a group
+/// is demoted, or the blocks that the threshold leaves free if these are fewer. The throttle mark is at half
+/// of it.
 const BESIDE: u64 = 8;
 
-/// Blocks above a threshold of PM use, or those in the way of what will arrive while a group is moved, so that a stream of
-/// writes finds the device at work before PM is full; but what was written last, a quarter of the threshold, stays. While
-/// there is room for what arrives, it pushes nothing out of what is below the threshold.
+/// Blocks to demote: the blocks above a threshold of PM use, or more if the blocks that arrive while a group
+/// is demoted need more room. So a stream of writes finds the device at work before PM is full. A quarter of
+/// the threshold, the blocks written last, always stays. While the arriving blocks have room, no block below
+/// the threshold is demoted.
 fn above(threshold_percent: u8, seen: &Observation) -> u64 {
     let limit = seen.total_blocks * u64::from(threshold_percent) / 100;
     let used = seen.used_blocks();
@@ -89,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_comes_up_on_the_touch_that_was_asked_for() {
+    fn a_block_is_promoted_on_the_configured_touch() {
         for touches in [1, 2, 7] {
             let parameters = Parameters { touches, ..Parameters::PUBLISHED };
             for row in POLICIES.iter().filter(|row| row.name != "static") {

@@ -1,8 +1,9 @@
 //! `predictive`: the placement and migration policy of [TPFS], sections 4 and 5.
 //!
-//! Deviations, on purpose: files are cold by the last use of their blocks and not by the last write alone, which sent
-//! down first what had come up for its reads; and besides reverse migration, a cold block comes into PM on its second touch, as it does
-//! under `anticache`; the publication leaves it to its page cache.
+//! Deviations, on purpose. Files are cold by the last use of their blocks: by the last write alone, blocks
+//! promoted for their reads were the first to be demoted. And a cold block is promoted on its second touch,
+//! as under `anticache`, not only as part of a read-dominated file; the publication leaves such blocks to its
+//! page cache.
 
 use crate::threshold::Utilisation;
 use crate::{Observation, Parameters, Policy, VictimOrder};

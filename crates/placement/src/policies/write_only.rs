@@ -1,7 +1,7 @@
-//! `write-only`: the earlier form of the same policy, [Ziggurat] sections 4 and 5: what is written decides.
+//! `write-only`: the earlier form of the same policy, [Ziggurat] sections 4 and 5: writes alone decide.
 //!
-//! Reads move nothing but the threshold: no file is read-dominated, nothing goes into DRAM for its reads, and no
-//! reverse migration. A block comes into PM on its second touch, as under the other policies.
+//! Reads change only the threshold: no file is read-dominated, so neither a demotion nor a promotion follows
+//! the reads of a file. A cold block is promoted on its second touch, as under the other policies.
 
 use crate::policies::Predictive;
 use crate::{Observation, Parameters, Policy, VictimOrder};

@@ -1,5 +1,6 @@
-//! Locks without poison whose waiters sleep: those of the standard library, with the interface of `parking_lot`; or of
-//! `shuttle`, which decides at each of them who runs next.
+//! Locks without poison whose waiters sleep: the locks of the standard library, with the interface of
+//! `parking_lot`. In models they are the locks of `shuttle`, whose scheduler chooses the next thread at every
+//! lock.
 //!
 //! `parking_lot`'s own waiters offer the processor some ten times before they sleep. The scheduler takes an offer for the
 //! rest of a time slice: on one core a request that met a lock of migration's waited 2 to 3 ms for each.

@@ -1,4 +1,4 @@
-//! What a scheduler of models need not see, and memory for what it sees.
+//! A mutex that the scheduler of models does not see, and memory for the words that it does see.
 
 #![allow(clippy::disallowed_types)] // the scheduler's mutex cannot be in a static
 
@@ -10,8 +10,8 @@ use super::Mutex as Inner;
 #[cfg(feature = "shuttle")]
 use std::sync::Mutex as Inner;
 
-/// A mutex of which a model's scheduler knows nothing: for a static, which outlives the executions of a model, and for what
-/// no two threads can see each other change. Nobody waits for anything else while it is held.
+/// A mutex unknown to a model's scheduler: for a static, which outlives the executions of a model, and for
+/// state whose changes no other thread can observe. A thread that holds it never waits.
 #[derive(Debug, Default)]
 pub struct OutsideMutex<T>(Inner<T>);
 
