@@ -1,5 +1,5 @@
 # See README.md. Everything is done by scripts/ so that it can be read and run by itself.
-.PHONY: build install uninstall up down clean-pool test lab bench
+.PHONY: build install uninstall up down clean-pool check test lab bench
 
 build:            ## target/release/terrace
 	scripts/build.sh
@@ -18,6 +18,9 @@ down:             ## unmount ./mnt
 
 clean-pool:       ## unmount and delete the pool of `make up`
 	scripts/clean-pool.sh
+
+check:            ## format, lints, unit and contract tests, the house: less than 5 minutes
+	scripts/check.sh
 
 test:             ## every check of the project
 	scripts/test.sh

@@ -1,4 +1,4 @@
-//! Checkpoint: what decodes encodes to something that decodes the same.
+//! Checkpoint: an input that decodes is encoded again, and decodes to the same checkpoint.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! What the targets share: the golden images, and changes of sound bytes that an input describes.
+//! Shared by the targets: the golden images, and changes of sound bytes that an input describes.
 
 #[path = "../../crates/engine/tests/golden/text.rs"]
 #[allow(dead_code)]

@@ -155,7 +155,7 @@ pub(crate) fn open_truncating(path: &std::path::Path) -> io::Result<std::fs::Fil
     if file < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor was made here and nobody else has it.
+    // SAFETY: this function made the descriptor and alone owns the number.
     Ok(unsafe { std::os::fd::FromRawFd::from_raw_fd(file) })
 }
 
@@ -197,7 +197,7 @@ impl FileHandle {
         if file < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor was made here and nobody else has it.
+        // SAFETY: this function made the descriptor and alone owns the number.
         Ok(unsafe { std::os::fd::FromRawFd::from_raw_fd(file as i32) })
     }
 }
