@@ -227,15 +227,8 @@ impl Options {
                 }
             }
             "policy" => {
-                self.fs.policy = Some(match value {
-                    "static" => PolicyKind::Static,
-                    "anticache" => PolicyKind::Anticache,
-                    "predictive" => PolicyKind::Predictive,
-                    "write-only" => PolicyKind::WriteOnly,
-                    _ => {
-                        return Err(wrong("no such policy; use predictive, write-only, anticache or static"));
-                    }
-                });
+                let unknown = || wrong(&format!("no such policy; use {}", terrace_engine::policy_names()));
+                self.fs.policy = Some(PolicyKind::named(value).ok_or_else(unknown)?);
             }
             // Not in the help: makes the mount after a crash slow, for a measurement of recovery.
             "checkpoint" => match value {
@@ -330,7 +323,7 @@ mod tests {
         assert_eq!(options.fs.buffer_bytes, 2 << 30);
         let options = parse("policy=write-only,sync_blocks=8,large_after=0,large_min=32K");
         let options = options.unwrap_or_else(|failure| unreachable!("{failure:?}"));
-        assert_eq!(options.fs.policy, Some(PolicyKind::WriteOnly));
+        assert_eq!(options.fs.policy, Some(PolicyKind::WRITE_ONLY));
         assert_eq!(options.fs.metadata_moves, MetadataMoves::WhenScarce);
         let kept = parse("metadata=pm").unwrap_or_else(|failure| unreachable!("{failure:?}"));
         assert_eq!(kept.fs.metadata_moves, MetadataMoves::Never);

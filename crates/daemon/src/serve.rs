@@ -253,10 +253,10 @@ fn readable(plan: &Plan, fs: &Engine) -> Outcome<()> {
 /// The warning about a threshold that the policy does not use.
 fn unused_threshold(plan: &Plan, superblock: &Superblock) -> Option<String> {
     let percent = plan.options.fs.threshold_percent?;
-    let policy = plan.options.fs.policy.map_or(superblock.policy, |kind| kind as u8);
+    let policy = plan.options.fs.policy.map_or(superblock.policy, PolicyKind::id);
     let instead = match policy {
-        id if id == PolicyKind::Anticache as u8 => return None,
-        id if id == PolicyKind::Static as u8 => "",
+        id if id == PolicyKind::ANTICACHE.id() => return None,
+        id if id == PolicyKind::STATIC.id() => "",
         _ => "; see threshold_min and threshold_max",
     };
     let name = terrace_engine::policy_name(policy)?;

@@ -42,7 +42,7 @@ fn make(path: &std::path::Path, data_checksums: bool, clock: &Arc<dyn Clock>) ->
         uuid: [1; 16],
         hash_key: [3; 16],
         seal_secret: Some([3; 16]),
-        policy: PolicyKind::Predictive,
+        policy: PolicyKind::PREDICTIVE,
         data_ordered: false,
         data_checksums,
         chunk_blocks: 16,

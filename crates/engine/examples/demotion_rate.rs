@@ -78,7 +78,7 @@ fn run(name: &str, seconds: u64, mib: u64, threads: u64, clock: &Arc<SystemClock
         uuid: [1; 16],
         hash_key: [2; 16],
         seal_secret: Some([2; 16]),
-        policy: PolicyKind::Predictive,
+        policy: PolicyKind::PREDICTIVE,
         data_ordered: false,
         data_checksums: false,
         chunk_blocks: 4096,

@@ -42,7 +42,7 @@ fn make_pool(shm: &Path, below: &Path, pm_bytes: u64) -> PoolMedia {
         uuid: [1; 16],
         hash_key: [3; 16],
         seal_secret: Some([3; 16]),
-        policy: PolicyKind::Predictive,
+        policy: PolicyKind::PREDICTIVE,
         data_ordered: false,
         data_checksums: false,
         chunk_blocks: 4096,

@@ -136,7 +136,7 @@ fn batch(fs: &Engine, ino: Ino, operation: Operation, picks: &mut u64, clock: &d
 /// The run that callgrind counts.
 fn count(words: &[String]) {
     let [mode, operation, times] = words else { panic!("count static|resting|predictive OPERATION NUMBER") };
-    let policy = if mode == "static" { PolicyKind::Static } else { PolicyKind::Predictive };
+    let policy = if mode == "static" { PolicyKind::STATIC } else { PolicyKind::PREDICTIVE };
     let (_, operation) = OPERATIONS.into_iter().find(|(name, _)| name == operation).unwrap();
     let clock: Arc<dyn Clock> = Arc::new(ManualClock::new(1));
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
@@ -155,7 +155,7 @@ fn main() {
     let rounds: usize = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(400);
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
-    let (fs, ino) = mount(&directory.path().join("pm"), PolicyKind::Predictive, &clock);
+    let (fs, ino) = mount(&directory.path().join("pm"), PolicyKind::PREDICTIVE, &clock);
     let mut background = fs.background_steps();
     for (name, operation) in OPERATIONS {
         let (mut differences, mut base) = (Vec::new(), Vec::new());

@@ -70,7 +70,7 @@ impl World {
             uuid: [1; 16],
             hash_key: [2; 16],
             seal_secret: Some([2; 16]),
-            policy: PolicyKind::Predictive,
+            policy: PolicyKind::PREDICTIVE,
             data_ordered: false,
             data_checksums: false,
             chunk_blocks: 4096,

@@ -29,7 +29,7 @@ pub use background::Background;
 pub use engine::Engine;
 pub use memory_source::{Memory, MemorySource};
 pub use mkfs::{DeviceClass, FormatOptions, NewDevice, RootDirectory, format};
-pub use options::{MountOptions, PolicyKind, PoolMedia};
+pub use options::{MountOptions, PoolMedia};
 pub use status::io::IoReport;
 pub use status::parameters::ParametersStatus;
 pub use status::placement::PlacementStatus;
@@ -39,7 +39,9 @@ pub use terrace_migration::report::MigrationReport;
 pub use terrace_migration::requested::progress::{HandMove, HandPlan, HandReport, HandState};
 pub use terrace_migration::requested::sync_to::SyncPlan;
 pub use terrace_placement::threshold::MOST_SECONDS as MOST_DATAFLOW_SECONDS;
-pub use terrace_placement::{Ablation, Parameters, name_of as policy_name};
+pub use terrace_placement::{
+    Ablation, POLICIES, Parameters, PolicyKind, name_of as policy_name, names as policy_names,
+};
 pub use terrace_store::error::{FsError, FsResult};
 pub use terrace_store::operation::progress::Progress;
 pub use terrace_store::parts::devices::io_count::{IoSums, TierIo};

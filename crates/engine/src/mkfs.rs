@@ -3,7 +3,7 @@
 //! The superblocks of an old pool are cleared first and the new ones written last. So an interrupted mkfs
 //! leaves the old pool, media that no mount accepts, or the new pool.
 
-use crate::options::{PolicyKind, PoolMedia};
+use crate::options::PoolMedia;
 use std::path::PathBuf;
 use std::sync::Arc;
 use terrace_format::device::{DEVICE_MAGIC, DeviceHeader};
@@ -15,6 +15,7 @@ use terrace_format::version::{DATA_CHECKSUMS, DEVICE_SPEEDS, METADATA_BELOW};
 use terrace_format::{BLOCK_SIZE, DeviceBlock, Geometry, PmBlock, PmOffset};
 use terrace_media::block::AlignedBlock;
 use terrace_media::speed::{ClassedSpeed, FIGURES};
+use terrace_placement::PolicyKind;
 use terrace_store::error::{FsError, FsResult};
 use terrace_store::parts::devices::speeds::row_speed;
 use terrace_wal::{Error, Wal};
@@ -179,7 +180,7 @@ fn make_superblock(media: &PoolMedia, options: &FormatOptions, geometry: &Geomet
     let place = superblock.label.get_mut(..label.len());
     place.ok_or_else(|| refuse("the label is longer than 64 bytes".into()))?.copy_from_slice(label);
     superblock.map = 1;
-    superblock.policy = options.policy as u8;
+    superblock.policy = options.policy.id();
     superblock.data_mode = if options.data_ordered { 2 } else { 1 };
     if options.data_checksums {
         if options.data_ordered {

@@ -2,7 +2,7 @@
 
 use crate::engine::Engine;
 use crate::memory::most;
-use crate::options::{MountOptions, PolicyKind, PoolMedia};
+use crate::options::{MountOptions, PoolMedia};
 use crate::provide::Provider;
 use std::sync::{Arc, OnceLock};
 use terrace_blocks::BlockPool;
@@ -16,7 +16,7 @@ use terrace_map::RadixTree;
 use terrace_media::block::AlignedBlock;
 use terrace_migration::migration::Migration;
 use terrace_migration::requested::queue::ByHand;
-use terrace_placement::{Parameters, Policy};
+use terrace_placement::{Parameters, Policy, PolicyKind};
 use terrace_runtime::Clock;
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_store::error::{FsError, FsResult};
@@ -105,7 +105,7 @@ pub fn mount(
     let (policy, parameters) = open_policy(&superblock, &options)?;
     let geometry = superblock.geometry();
     let usable = geometry.block_count() - geometry.first_pool_block().0;
-    let never_demotes = policy_id(&superblock, &options) == PolicyKind::Static as u8;
+    let never_demotes = policy_id(&superblock, &options) == PolicyKind::STATIC.id();
     let throttle_below = if devices.list().is_empty() || never_demotes { 0 } else { usable / 16 };
     wal.checksums().ensure(ROOTS_BLOCK)?;
     let numbers = open_numbers(&media, &superblock, &sizes, usable)?;
@@ -206,7 +206,7 @@ fn open_devices(
 }
 
 fn policy_id(superblock: &Superblock, options: &MountOptions) -> u8 {
-    options.policy.map_or(superblock.policy, |kind| kind as u8)
+    options.policy.map_or(superblock.policy, PolicyKind::id)
 }
 
 /// The policy of the mount options, or else of the superblock, and its parameters.

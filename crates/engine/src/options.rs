@@ -3,7 +3,7 @@
 use crate::memory_source::MemorySource;
 use std::sync::Arc;
 use terrace_media::{BlockMedium, PmMedium};
-use terrace_placement::{Ablation, Home, Parameters};
+use terrace_placement::{Ablation, Home, Parameters, PolicyKind};
 use terrace_store::parts::mode::{InPlace, MetadataMoves};
 use terrace_store::types::Atime;
 
@@ -13,19 +13,6 @@ pub struct PoolMedia {
     pub pm: Arc<dyn PmMedium>,
     /// Lower-tier devices.
     pub block: Vec<Arc<dyn BlockMedium>>,
-}
-
-/// Placement policies that can be chosen. The number is the superblock's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PolicyKind {
-    /// Never migrates.
-    Static = 1,
-    /// LRU above a threshold.
-    Anticache = 2,
-    /// Predictors, temperature and adaptive thresholds.
-    Predictive = 3,
-    /// The earlier form of `Predictive`, which looks at writes only.
-    WriteOnly = 4,
 }
 
 /// The options of a mount.

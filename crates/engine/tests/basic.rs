@@ -94,7 +94,7 @@ fn larger_than_pm_and_back() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 8192);
     // Under this policy all of the file has its home in PM; the policy `predictive` would send half of it to
     // DRAM.
-    let fs = pool.mount_with(MountOptions { policy: Some(PolicyKind::Anticache), ..MountOptions::default() });
+    let fs = pool.mount_with(MountOptions { policy: Some(PolicyKind::ANTICACHE), ..MountOptions::default() });
     let ino = create(&fs, "big")?;
     let expected = pattern(8 << 20, 3);
     for (index, piece) in expected.chunks(64 << 10).enumerate() {

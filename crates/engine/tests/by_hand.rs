@@ -204,7 +204,7 @@ fn a_full_tier_ends_the_movement() -> FsResult<()> {
 #[test]
 fn requested_promotion_fills_pm_up_to_the_threshold() -> FsResult<()> {
     let pool = Tiers::new(2 << 20, 2048, 1024);
-    let options = || MountOptions { policy: Some(PolicyKind::Anticache), ..MountOptions::default() };
+    let options = || MountOptions { policy: Some(PolicyKind::ANTICACHE), ..MountOptions::default() };
     let fs = pool.mount_with(options());
     let file = create(&fs, ROOT, "a");
     let content = pattern(300 * BLOCK as usize, 1);

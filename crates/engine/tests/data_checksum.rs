@@ -29,7 +29,7 @@ fn checksummed() -> FormatOptions {
 
 fn options() -> MountOptions {
     // Under the static policy blocks move only when a test moves them.
-    MountOptions { policy: Some(PolicyKind::Static), ..Default::default() }
+    MountOptions { policy: Some(PolicyKind::STATIC), ..Default::default() }
 }
 
 /// Options under which a write without O_SYNC makes a dirty page in DRAM.

@@ -20,7 +20,7 @@ const BLOCKS: u64 = 60;
 fn options() -> MountOptions {
     // Under the static policy blocks move only when a test moves them.
     let in_place = InPlace { extent_blocks: 8, one_of: 8 };
-    MountOptions { policy: Some(PolicyKind::Static), in_place, ..Default::default() }
+    MountOptions { policy: Some(PolicyKind::STATIC), in_place, ..Default::default() }
 }
 
 /// A pool with a demoted file, and the content expected of the file.

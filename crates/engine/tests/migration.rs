@@ -79,7 +79,7 @@ use terrace_wal::Error;
 
 /// A mounted pool with one file of `blocks` blocks.
 fn with_file(blocks: usize) -> (Arc<Engine>, Ino) {
-    with_file_under(PolicyKind::Anticache, blocks)
+    with_file_under(PolicyKind::ANTICACHE, blocks)
 }
 
 fn with_file_under(policy: PolicyKind, blocks: usize) -> (Arc<Engine>, Ino) {
@@ -181,7 +181,7 @@ fn taken(fs: &Engine) -> Vec<Victim> {
 #[test]
 fn a_worker_waiting_for_a_device_read_holds_no_cpu_permit() {
     let tier = Arc::new(SimulatedDevice::new(4096));
-    let (fs, ino) = with_file_over(Arc::clone(&tier), PolicyKind::Anticache, 12, 16, 2 << 20);
+    let (fs, ino) = with_file_over(Arc::clone(&tier), PolicyKind::ANTICACHE, 12, 16, 2 << 20);
     assert_eq!(demotion_round(&fs.migration, 100, WORKERS).unwrap(), Round::Progress);
     fs.write(ino, 0, &[2; 64], WriteFlags::default(), Wait::Allowed).unwrap();
     let victims = taken(&fs);
@@ -225,7 +225,7 @@ fn assert_others_have_turns(
 #[test]
 fn time_passes_while_a_device_hangs() {
     let tier = Arc::new(SimulatedDevice::new(4096));
-    let (fs, _) = with_file_over(Arc::clone(&tier), PolicyKind::Anticache, 100, 16, 2 << 20);
+    let (fs, _) = with_file_over(Arc::clone(&tier), PolicyKind::ANTICACHE, 100, 16, 2 << 20);
     fs.store.pressure.begin_drain(0);
     tier.stall_at_most(Duration::from_secs(600));
     let (workers, mut others): (Vec<_>, Vec<_>) =
@@ -252,7 +252,7 @@ fn time_passes_while_a_device_hangs() {
 fn a_worker_waiting_for_a_metadata_page_holds_no_cpu_permit() {
     let tier = Arc::new(SimulatedDevice::new(4096));
     // The checksums of so many blocks fill several leaves.
-    let (fs, ino) = with_file_over(Arc::clone(&tier), PolicyKind::Anticache, 1100, 2048, 64 << 20);
+    let (fs, ino) = with_file_over(Arc::clone(&tier), PolicyKind::ANTICACHE, 1100, 2048, 64 << 20);
     fs.sync_to(1, &mut |_| {}).unwrap();
     fs.write(ino, 0, &[2; 64], WriteFlags::default(), Wait::Allowed).unwrap();
     let victims = taken(&fs);
@@ -422,7 +422,7 @@ fn last_blocks_of_closed_files_leave_when_half_of_pm_is_used() {
 /// that half, again and again.
 #[test]
 fn a_search_finds_the_wanted_number_of_victims() {
-    let (fs, ino) = with_file_under(PolicyKind::Predictive, 8);
+    let (fs, ino) = with_file_under(PolicyKind::PREDICTIVE, 8);
     fs.store.steering.set_tick(50);
     small_files(&fs, false);
     fs.store.steering.set_tick(100);
@@ -529,7 +529,7 @@ fn a_group_is_demoted_in_one_request() {
     let tier = Arc::new(SimulatedDevice::new(4096));
     let options = MountOptions { group_bytes: 10 * BLOCK_SIZE, ..MountOptions::default() };
     let pm = Arc::new(RecordedPm::new(2 << 20));
-    let fs = mounted_with(pm, Arc::clone(&tier), PolicyKind::Anticache, 64, options);
+    let fs = mounted_with(pm, Arc::clone(&tier), PolicyKind::ANTICACHE, 64, options);
     file(&fs, b"a", 60);
     for _ in 0..3 {
         let before = tier.counters();
@@ -544,7 +544,7 @@ fn a_group_is_demoted_in_one_request() {
 /// Writers wait a little while PM is short, before it is full, as long as a worker makes room.
 #[test]
 fn writers_are_slowed_before_pm_is_full() {
-    let (fs, ino) = with_file_under(PolicyKind::Predictive, 1);
+    let (fs, ino) = with_file_under(PolicyKind::PREDICTIVE, 1);
     let write = |wait| fs.write(ino, 0, &[1; BLOCK_SIZE as usize], WriteFlags::default(), wait);
     let free = fs.store.persistent.blocks().free_hint();
     assert!(free > fs.store.pressure.usable_blocks() / 2, "far from full");
@@ -585,7 +585,7 @@ fn read_files_stay_and_idle_files_are_demoted() {
 #[test]
 fn short_lived_blocks_are_no_arrival() {
     const BLOCKS: u64 = 100;
-    let (fs, ino) = with_file_under(PolicyKind::Static, 4);
+    let (fs, ino) = with_file_under(PolicyKind::STATIC, 4);
     let (content, cut) =
         (vec![7; (BLOCKS * BLOCK_SIZE) as usize], SetAttributes { size: Some(0), ..Default::default() });
     fs.run_background(100);
@@ -635,7 +635,7 @@ fn promoted_blocks_are_no_arrival() {
 /// be repaired.
 #[test]
 fn the_next_group_leaves_the_summary_of_the_last() {
-    let (fs, _) = with_file_in(PolicyKind::Anticache, 240, 1024, 2 << 20);
+    let (fs, _) = with_file_in(PolicyKind::ANTICACHE, 240, 1024, 2 << 20);
     for _ in 0..3 {
         let Victims::Group(victims) = take_victims(&fs.migration, 50, WORKERS).unwrap() else {
             panic!("none picked")
@@ -661,7 +661,7 @@ fn the_next_group_leaves_the_summary_of_the_last() {
 /// split meanwhile.
 #[test]
 fn many_extents_side_by_side_are_demoted_at_once() {
-    let (fs, ino) = with_file_in(PolicyKind::Anticache, 1024, 2048, 64 << 20);
+    let (fs, ino) = with_file_in(PolicyKind::ANTICACHE, 1024, 2048, 64 << 20);
     fs.sync_to(1, &mut |_| {}).unwrap();
     for block in (1..1024).step_by(2) {
         fs.write(ino, block * BLOCK_SIZE, &[2; BLOCK_SIZE as usize], WriteFlags::default(), Wait::Allowed)
@@ -679,7 +679,7 @@ fn many_extents_side_by_side_are_demoted_at_once() {
 fn a_copy_stays_in_dram_only_while_half_of_the_cache_is_free() {
     let half = 16 << 10 >> 1;
     for (others, kept) in [(0, 12), (half - 5, 5), (half, 0)] {
-        let (fs, ino) = with_file_under(PolicyKind::Predictive, 12);
+        let (fs, ino) = with_file_under(PolicyKind::PREDICTIVE, 12);
         let mut bytes = vec![0; 12 * BLOCK_SIZE as usize];
         (0..3).for_each(|_| assert_eq!(fs.read(ino, 0, &mut bytes, Wait::Allowed).unwrap(), bytes.len()));
         let page = terrace_cache::Page::zeroed();
@@ -699,7 +699,7 @@ fn a_copy_stays_in_dram_only_while_half_of_the_cache_is_free() {
 #[test]
 fn blocks_demoted_while_pm_idles_are_read_from_dram() {
     let tier = Arc::new(SimulatedDevice::new(4096));
-    let (fs, ino) = with_file_over(Arc::clone(&tier), PolicyKind::Predictive, 12, 16, 2 << 20);
+    let (fs, ino) = with_file_over(Arc::clone(&tier), PolicyKind::PREDICTIVE, 12, 16, 2 << 20);
     let read = || {
         let mut bytes = vec![0; 12 * BLOCK_SIZE as usize];
         assert_eq!(fs.read(ino, 0, &mut bytes, Wait::Allowed).unwrap(), bytes.len());
@@ -724,7 +724,7 @@ fn blocks_demoted_while_pm_idles_are_read_from_dram() {
 /// while DRAM idled: data that fitted into DRAM was read from the device for ever.
 #[test]
 fn blocks_with_a_page_in_dram_are_not_promoted() {
-    let (fs, ino) = with_file_under(PolicyKind::Predictive, 12);
+    let (fs, ino) = with_file_under(PolicyKind::PREDICTIVE, 12);
     let mut bytes = vec![0; 12 * BLOCK_SIZE as usize];
     (0..3).for_each(|_| assert_eq!(fs.read(ino, 0, &mut bytes, Wait::Allowed).unwrap(), bytes.len()));
     fs.sync_to(1, &mut |_| {}).unwrap();
@@ -765,7 +765,7 @@ fn a_dry_run_of_sync_to_counts_the_bytes_to_move() {
 /// checksum, whatever is demoted meanwhile.
 #[test]
 fn a_cold_copy_under_a_read_is_not_written_in_place() {
-    let (fs, ino) = with_file_in(PolicyKind::Static, 32, 64, 2 << 20);
+    let (fs, ino) = with_file_in(PolicyKind::STATIC, 32, 64, 2 << 20);
     fs.sync_to(1, &mut |_| {}).unwrap();
     let whole = BlockRange::new(FileBlock(0), FileBlock(32));
     let extent = cold_extents(&fs.store, ino, whole).unwrap().swap_remove(0);
@@ -793,7 +793,7 @@ fn a_cold_copy_under_a_read_is_not_written_in_place() {
 /// stay as they are.
 #[test]
 fn a_block_demoted_in_place_stays_in_dram() {
-    let (fs, ino) = with_file_in(PolicyKind::Static, 32, 64, 2 << 20);
+    let (fs, ino) = with_file_in(PolicyKind::STATIC, 32, 64, 2 << 20);
     fs.sync_to(1, &mut |_| {}).unwrap();
     let mut bytes = vec![0; 32 * BLOCK_SIZE as usize];
     assert_eq!(fs.read(ino, 0, &mut bytes, Wait::Allowed).unwrap(), bytes.len());
@@ -817,7 +817,7 @@ fn a_block_demoted_in_place_stays_in_dram() {
 fn a_damaged_file_does_not_hide_shadowed_copies_of_sound_files() {
     const BLOCKS: usize = 20;
     let (pm, tier) = (Arc::new(RecordedPm::new(8 << 20)), Arc::new(SimulatedDevice::new(4096)));
-    let fs = mounted(Arc::clone(&pm), tier, PolicyKind::Anticache, 16);
+    let fs = mounted(Arc::clone(&pm), tier, PolicyKind::ANTICACHE, 16);
     let [whole, partial, sound] = [b"a", b"b", b"c"].map(|name| file(&fs, name, BLOCKS));
     fs.sync_to(1, &mut |_| {}).unwrap();
     let all = vec![2; BLOCKS * BLOCK_SIZE as usize];
@@ -904,7 +904,7 @@ fn a_writer_waits_for_a_removal_under_way() {
 #[test]
 fn pages_are_covered_by_time_and_not_by_idle_steps() {
     let (pm, tier) = (Arc::new(RecordedPm::new(2 << 20)), Arc::new(SimulatedDevice::new(4096)));
-    let fs = mounted(pm, tier, PolicyKind::Anticache, 16);
+    let fs = mounted(pm, tier, PolicyKind::ANTICACHE, 16);
     let mut reclaim = fs.background_steps().into_iter().map(|(step, _)| step).next().unwrap();
     assert_eq!(reclaim.name(), "terrace-reclaim");
     let covered = || {

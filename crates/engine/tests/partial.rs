@@ -39,7 +39,7 @@ struct World {
 
 fn options() -> MountOptions {
     // Under the static policy blocks move only when a test moves them.
-    MountOptions { policy: Some(PolicyKind::Static), ..Default::default() }
+    MountOptions { policy: Some(PolicyKind::STATIC), ..Default::default() }
 }
 
 impl World {

@@ -20,7 +20,7 @@ const BLOCK: u64 = 4096;
 
 fn anticache() -> MountOptions {
     MountOptions {
-        policy: Some(PolicyKind::Anticache),
+        policy: Some(PolicyKind::ANTICACHE),
         threshold_percent: Some(50),
         ..MountOptions::default()
     }

@@ -33,7 +33,7 @@ fn read(fs: &Engine, ino: Ino, block: u64, blocks: u64) -> FsResult<()> {
 
 fn mount(pool: &Pool, parameters: Parameters) -> Arc<Engine> {
     pool.mount_with(MountOptions {
-        policy: Some(PolicyKind::Predictive),
+        policy: Some(PolicyKind::PREDICTIVE),
         parameters,
         ..MountOptions::default()
     })
@@ -42,7 +42,7 @@ fn mount(pool: &Pool, parameters: Parameters) -> Arc<Engine> {
 /// As [`mount`], but every write has its home in PM.
 fn mount_pm_only(pool: &Pool) -> Arc<Engine> {
     pool.mount_with(MountOptions {
-        policy: Some(PolicyKind::Predictive),
+        policy: Some(PolicyKind::PREDICTIVE),
         home: Some(Home::Pm),
         ..MountOptions::default()
     })
@@ -223,9 +223,9 @@ fn a_file_only_read_is_cached_by_the_kernel() -> FsResult<()> {
 #[test]
 fn the_kernel_caches_fitting_files_under_a_read_aware_policy() -> FsResult<()> {
     for (policy, first) in [
-        (PolicyKind::Predictive, OpenMode::Cached),
-        (PolicyKind::WriteOnly, OpenMode::Direct),
-        (PolicyKind::Static, OpenMode::Direct),
+        (PolicyKind::PREDICTIVE, OpenMode::Cached),
+        (PolicyKind::WRITE_ONLY, OpenMode::Direct),
+        (PolicyKind::STATIC, OpenMode::Direct),
     ] {
         let pool = Pool::new(8 << 20, 4096);
         let fs = pool.mount_with(MountOptions {
@@ -480,7 +480,7 @@ fn resting_predictors_note_no_access() -> FsResult<()> {
 
 #[test]
 fn static_and_anticache_keep_no_account() -> FsResult<()> {
-    for policy in [PolicyKind::Static, PolicyKind::Anticache] {
+    for policy in [PolicyKind::STATIC, PolicyKind::ANTICACHE] {
         let pool = Pool::new(2 << 20, 4096);
         let fs = pool.mount_with(MountOptions { policy: Some(policy), ..MountOptions::default() });
         let ino = create(&fs, "a")?;
@@ -495,10 +495,10 @@ fn static_and_anticache_keep_no_account() -> FsResult<()> {
 #[test]
 fn every_policy_of_the_superblock_mounts() -> FsResult<()> {
     for (policy, name) in [
-        (PolicyKind::Static, "static"),
-        (PolicyKind::Anticache, "anticache"),
-        (PolicyKind::Predictive, "predictive"),
-        (PolicyKind::WriteOnly, "write-only"),
+        (PolicyKind::STATIC, "static"),
+        (PolicyKind::ANTICACHE, "anticache"),
+        (PolicyKind::PREDICTIVE, "predictive"),
+        (PolicyKind::WRITE_ONLY, "write-only"),
     ] {
         let pool = Pool::new(2 << 20, 4096);
         terrace_engine::format(

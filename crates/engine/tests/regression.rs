@@ -426,7 +426,7 @@ fn sync_to_does_not_wait_for_intents() -> FsResult<()> {
 fn intents_on_a_lower_tier_fail_no_writer() -> FsResult<()> {
     let pool = Pool::new(8 << 20, 4096);
     let options = || MountOptions {
-        policy: Some(PolicyKind::Static),
+        policy: Some(PolicyKind::STATIC),
         metadata_moves: MetadataMoves::Always,
         ..Default::default()
     };
@@ -819,7 +819,7 @@ fn a_stale_extent_tail_in_the_next_region_is_not_cached() -> FsResult<()> {
     let second = Arc::new(SimulatedDevice::new(4096));
     let media = || PoolMedia { pm: pool.pm.clone(), block: vec![pool.device.clone(), second.clone()] };
     format(&media(), &common::format_options(2)).unwrap();
-    let policy = Some(PolicyKind::Anticache);
+    let policy = Some(PolicyKind::ANTICACHE);
     let options =
         MountOptions { policy, threshold_percent: Some(1), prefetch_bytes: 0, ..MountOptions::default() };
     let (superblock, _) = read_superblock(&*pool.pm, true).unwrap();
@@ -876,7 +876,7 @@ fn damaged_superblock_copy_is_rewritten() {
 #[test]
 fn a_rename_keeps_to_the_link_limit() {
     let pool = Pool::new(64 << 20, 1025);
-    let fs = pool.mount_with(MountOptions { policy: Some(PolicyKind::Static), ..Default::default() });
+    let fs = pool.mount_with(MountOptions { policy: Some(PolicyKind::STATIC), ..Default::default() });
     let mkdir = |parent, name: &str| fs.mkdir(parent, name.as_bytes(), 0o755, CALLER, W).map(|made| made.ino);
     let (full, other) = (mkdir(ROOT, "full").unwrap(), mkdir(ROOT, "other").unwrap());
     (2..65_000).for_each(|number| _ = mkdir(full, &number.to_string()).unwrap());
@@ -903,7 +903,7 @@ fn a_rename_keeps_to_the_link_limit() {
 #[test]
 fn a_write_across_the_largest_size_is_cut_to_fit() {
     let pool = Pool::new(2 << 20, 1025);
-    let fs = pool.mount_with(MountOptions { policy: Some(PolicyKind::Static), ..Default::default() });
+    let fs = pool.mount_with(MountOptions { policy: Some(PolicyKind::STATIC), ..Default::default() });
     let ino = fs.mknod(ROOT, b"a", 0o100644, 0, CALLER, W).unwrap().ino;
     let most = terrace_format::address::MAX_FILE_SIZE;
     let write = |offset, data: &[u8]| fs.write(ino, offset, data, WriteFlags::default(), W);

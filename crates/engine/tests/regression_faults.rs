@@ -107,7 +107,7 @@ fn a_write_to_pm_leaves_no_hole_over_earlier_dirty_pages() {
     let pool = Pool::new(8 << 20, 4096);
     let device = Interposed::over(&pool);
     let options = MountOptions {
-        policy: Some(PolicyKind::Predictive),
+        policy: Some(PolicyKind::PREDICTIVE),
         parameters: Parameters {
             sync_blocks: 1,
             large_after: 0,
@@ -673,7 +673,7 @@ fn settling_pages_on_both_sides_of_the_end_shows_no_old_bytes() {
 #[test]
 fn a_bad_sector_beneath_pm_fails_no_read() -> FsResult<()> {
     let pool = Pool::new(2 << 20, 256);
-    let options = MountOptions { policy: Some(PolicyKind::Static), cache_bytes: 0, ..Default::default() };
+    let options = MountOptions { policy: Some(PolicyKind::STATIC), cache_bytes: 0, ..Default::default() };
     let fs = pool.mount_with(options);
     let ino = create_in(&fs, ROOT, "a");
     let mut content = tier_pattern(12 * BLOCK as usize, 1);
@@ -726,7 +726,7 @@ fn a_damaged_file_does_not_stop_relocation_of_sound_files() -> FsResult<()> {
 fn neighbours_of_a_bad_sector_are_demoted() -> FsResult<()> {
     for sector in (0..256).step_by(3) {
         let pool = Pool::new(2 << 20, 256);
-        let fs = pool.mount_with(MountOptions { policy: Some(PolicyKind::Static), ..Default::default() });
+        let fs = pool.mount_with(MountOptions { policy: Some(PolicyKind::STATIC), ..Default::default() });
         let ino = create_in(&fs, ROOT, "a");
         write_at(&fs, ino, 0, &tier_pattern(12 * BLOCK as usize, 1))?;
         fs.sync_to(1, &mut |_| {})?;

@@ -27,7 +27,7 @@ fn dirty(fs: &Engine) -> u64 {
 }
 
 fn quiet() -> MountOptions {
-    MountOptions { policy: Some(PolicyKind::Static), ..MountOptions::default() }
+    MountOptions { policy: Some(PolicyKind::STATIC), ..MountOptions::default() }
 }
 
 /// An unreadable sector made every block up to 2 MiB before it unreadable, because one request read the

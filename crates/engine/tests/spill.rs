@@ -30,7 +30,7 @@ const SIZE: u64 = 20;
 
 /// Options under which the policy demotes no block; cold files may spill.
 fn still() -> MountOptions {
-    MountOptions { policy: Some(PolicyKind::Anticache), threshold_percent: Some(99), ..Default::default() }
+    MountOptions { policy: Some(PolicyKind::ANTICACHE), threshold_percent: Some(99), ..Default::default() }
 }
 
 /// Options under which the policy demotes until a tenth of PM is used.
@@ -237,7 +237,7 @@ fn a_tier_with_more_than_its_low_mark_pinned_rests_below_its_high_mark() -> FsRe
 #[test]
 fn files_read_lately_spill_last() -> FsResult<()> {
     let options = MountOptions {
-        policy: Some(PolicyKind::Predictive),
+        policy: Some(PolicyKind::PREDICTIVE),
         atime: Atime::Never,
         parameters: Parameters { touches: 100, ..Parameters::default() },
         ..Default::default()
@@ -421,7 +421,7 @@ fn spills_obey_policy_and_marks() -> FsResult<()> {
         assert_eq!((found.spilled_bytes, found.spill_failures, found.spill_reason), (0, 0, None));
         assert_sound(&pool, fs, &files);
     };
-    never(MountOptions { policy: Some(PolicyKind::Static), ..Default::default() });
+    never(MountOptions { policy: Some(PolicyKind::STATIC), ..Default::default() });
     let mut options = still();
     options.parameters.spill.high_percent = 100;
     never(options.clone());

@@ -38,7 +38,7 @@ fn with_dirty() -> (Arc<Engine>, Arc<ManualClock>, Ino) {
         uuid: [1; 16],
         hash_key: [3; 16],
         seal_secret: Some([3; 16]),
-        policy: PolicyKind::Static,
+        policy: PolicyKind::STATIC,
         data_ordered: false,
         data_checksums: false,
         chunk_blocks: 16,

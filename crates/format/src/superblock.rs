@@ -11,6 +11,9 @@ use crate::version::{
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
+/// Ids of policies: 1 to this. `placement` has their table.
+pub const POLICY_IDS: u8 = 4;
+
 /// First bytes of PM.
 pub const MAGIC: [u8; 8] = *b"TERRACE0";
 /// Rows of the device table.
@@ -229,7 +232,7 @@ impl Superblock {
             v => Err(Corrupt::new(format!("superblock {field}"), format!("1 to {max}"), v.to_string())),
         };
         choice("map", superblock.map, 1)?;
-        choice("policy", superblock.policy, 4)?;
+        choice("policy", superblock.policy, POLICY_IDS)?;
         choice("data mode", superblock.data_mode, 2)?;
         if usize::from(superblock.device_count) > MAX_DEVICES {
             let found = superblock.device_count.to_string();

@@ -945,7 +945,7 @@ mod tests {
             uuid: [7; 16],
             hash_key: [9; 16],
             seal_secret: Some([9; 16]),
-            policy: PolicyKind::Static,
+            policy: PolicyKind::STATIC,
             data_ordered: false,
             data_checksums: false,
             chunk_blocks: 16,

@@ -47,7 +47,7 @@ fn mount_with(directory: &Path, mounted: MountOptions) -> Arc<Engine> {
         uuid: [7; 16],
         hash_key: [9; 16],
         seal_secret: Some([9; 16]),
-        policy: PolicyKind::Static,
+        policy: PolicyKind::STATIC,
         data_ordered: false,
         data_checksums: false,
         chunk_blocks: 16,
@@ -116,7 +116,7 @@ fn files_filled_durably_begin_in_pm() {
         let scratch = scratch();
         let parameters = Parameters { large_pm_percent: 0, ..Parameters::default() };
         let options =
-            MountOptions { policy: Some(PolicyKind::Predictive), parameters, ..MountOptions::default() };
+            MountOptions { policy: Some(PolicyKind::PREDICTIVE), parameters, ..MountOptions::default() };
         let fs = mount_with(scratch.path(), options);
         let target = LocalTarget::new(fs.clone(), None);
         let (file_bytes, io_bytes) = (12 << 20, 4096);

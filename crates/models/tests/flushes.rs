@@ -95,7 +95,7 @@ fn mount(media: PoolMedia, home: Option<Home>) -> Arc<Engine> {
     let (superblock, _) = read_superblock(&*media.pm, true).unwrap();
     let options = MountOptions {
         // Demotes all blocks, in at least as many groups as workers.
-        policy: Some(PolicyKind::Anticache),
+        policy: Some(PolicyKind::ANTICACHE),
         threshold_percent: Some(0),
         group_bytes: 2 * BLOCK as u64,
         cache_bytes: 1 << 20,
@@ -122,7 +122,7 @@ fn images() -> Images {
         uuid: UUID,
         hash_key: [9; 16],
         seal_secret: Some([9; 16]),
-        policy: PolicyKind::Predictive,
+        policy: PolicyKind::PREDICTIVE,
         data_ordered: false,
         data_checksums: false,
         chunk_blocks: 8,

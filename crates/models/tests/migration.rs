@@ -94,7 +94,7 @@ fn images() -> Images {
         uuid: UUID,
         hash_key: [9; 16],
         seal_secret: Some([9; 16]),
-        policy: PolicyKind::Predictive,
+        policy: PolicyKind::PREDICTIVE,
         data_ordered: false,
         data_checksums: false,
         chunk_blocks: 8,
@@ -103,7 +103,7 @@ fn images() -> Images {
         devices: vec![NewDevice { tier: 1, class: DeviceClass::Ssd, uuid: [2; 16], path: "/tier".into() }],
     };
     format(&media(&pm, &device), &options).unwrap();
-    let fs = mount(media(&pm, &device), PolicyKind::Static);
+    let fs = mount(media(&pm, &device), PolicyKind::STATIC);
     let files = std::array::from_fn(|index| {
         let name = format!("file{index}");
         let caller = Caller { uid: 0, gid: 0 };
@@ -172,7 +172,7 @@ fn model(images: &Images) {
     let pm = Arc::new(RecordedPm::from_image(images.pm.clone()));
     let device = Arc::new(SimulatedDevice::from_image(images.device.clone()));
     let by_hand = below(2) == 0;
-    let policy = if by_hand { PolicyKind::Predictive } else { PolicyKind::Anticache };
+    let policy = if by_hand { PolicyKind::PREDICTIVE } else { PolicyKind::ANTICACHE };
     let fs = mount(media(&pm, &device), policy);
     let file = |(index, ino): (usize, &Ino)| {
         let states = Mutex::new(vec![vec![tag(index, 0); UNITS]]);

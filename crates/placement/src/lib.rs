@@ -22,7 +22,7 @@ pub mod write_size;
 
 pub use decision::Idle;
 pub use parameters::Parameters;
-pub use policies::{Ablation, POLICIES, PolicyRow, make, name_of};
+pub use policies::{Ablation, POLICIES, PolicyKind, PolicyRow, make, name_of, names};
 
 /// Where a write goes first (design 5): a write has one home.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

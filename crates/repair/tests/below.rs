@@ -133,7 +133,7 @@ impl Sample {
             uuid: [7; 16],
             hash_key: [9; 16],
             seal_secret,
-            policy: PolicyKind::Predictive,
+            policy: PolicyKind::PREDICTIVE,
             data_ordered: false,
             data_checksums: false,
             chunk_blocks: 16,

@@ -113,7 +113,7 @@ fn fresh_pool() -> World {
         uuid: [7; 16],
         hash_key: [9; 16],
         seal_secret: Some([9; 16]),
-        policy: PolicyKind::Predictive,
+        policy: PolicyKind::PREDICTIVE,
         data_ordered: false,
         data_checksums: false,
         chunk_blocks: 16,

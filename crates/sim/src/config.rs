@@ -105,7 +105,7 @@ impl Config {
 
     /// Whether the policy moves blocks that are read much between PM and DRAM.
     pub fn follows_reads(&self) -> bool {
-        self.policy == PolicyKind::Predictive && self.device_blocks > 0
+        self.policy == PolicyKind::PREDICTIVE && self.device_blocks > 0
     }
 
     /// Whether writes without O_SYNC may wait in DRAM until they are written back.
@@ -132,7 +132,7 @@ pub const BASE: Config = Config {
     parameters: SOON,
     data_ordered: false,
     data_checksums: false,
-    policy: PolicyKind::Predictive,
+    policy: PolicyKind::PREDICTIVE,
     promote_first_touch: false,
     home: None,
     dram: false,
@@ -214,7 +214,7 @@ const METADATA: Config = Config {
     many_names: true,
     // An inode page whose inodes have PM blocks is not demoted, so data has to leave a nearly empty PM. Only
     // this policy demotes it.
-    policy: PolicyKind::Anticache,
+    policy: PolicyKind::ANTICACHE,
     threshold_percent: 10,
     most_blocks: 200,
     files: 250,
@@ -267,10 +267,10 @@ pub const CONFIGS: [Config; 46] = [
     // Two short kinds.
     REWRITES,
     DESCRIPTORS,
-    Config { name: "power-anticache", policy: PolicyKind::Anticache, ..POWER },
+    Config { name: "power-anticache", policy: PolicyKind::ANTICACHE, ..POWER },
     // Only `sync_to` and a shortage of PM cause demotions.
-    Config { name: "power-static", policy: PolicyKind::Static, ..POWER },
-    Config { name: "faults-anticache-dram", policy: PolicyKind::Anticache, faults: true, ..DRAM },
+    Config { name: "power-static", policy: PolicyKind::STATIC, ..POWER },
+    Config { name: "faults-anticache-dram", policy: PolicyKind::ANTICACHE, faults: true, ..DRAM },
     Config { name: "power-ordered", data_ordered: true, promote_first_touch: true, ..POWER },
     Config { name: "power-no-tier", device_blocks: 0, most_blocks: 180, files: 30, names: 20, ..POWER },
     Config { name: "power-full", device_blocks: 512, most_blocks: 860, files: 60, fills: true, ..POWER },
@@ -299,13 +299,13 @@ pub const CONFIGS: [Config; 46] = [
         ..PREDICTIVE
     },
     Config { name: "faults-predictive", faults: true, ..PREDICTIVE },
-    Config { name: "faults-write-only", policy: PolicyKind::WriteOnly, faults: true, ..PREDICTIVE },
+    Config { name: "faults-write-only", policy: PolicyKind::WRITE_ONLY, faults: true, ..PREDICTIVE },
     METADATA,
     Config { name: "power-metadata-dram", home: Some(Home::Block), dram: true, ..METADATA },
     // Names, and files that are written through DRAM, with more data than PM holds.
     Config {
         name: "power-metadata-predictive",
-        policy: PolicyKind::Predictive,
+        policy: PolicyKind::PREDICTIVE,
         dram: true,
         mix: Mix::Streams,
         most_blocks: 900,

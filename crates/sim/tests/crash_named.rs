@@ -352,7 +352,7 @@ fn t5_either_copy_torn() {
 #[test]
 fn t6_freed_blocks_rest_until_the_checkpoint() {
     let world = World::new(SMALL);
-    let still = MountOptions { policy: Some(terrace_engine::PolicyKind::Static), ..options() };
+    let still = MountOptions { policy: Some(terrace_engine::PolicyKind::STATIC), ..options() };
     let fs = world.mount_with(still).unwrap();
     // The directory's page is in a shard of its own, and in a low block that is claimed first again.
     let d = mkdir(&fs, ROOT, "d");

@@ -102,7 +102,7 @@ fn ordered() {
 /// Blocks move only when `sync_to` or a shortage of PM demands it.
 #[test]
 fn fixed() {
-    let config = Config { name: "fixed", policy: PolicyKind::Static, ..BASE };
+    let config = Config { name: "fixed", policy: PolicyKind::STATIC, ..BASE };
     assert_meets_cold(&check(config, 40_000));
 }
 
@@ -307,7 +307,7 @@ fn histories_of_past_violations_pass() {
     ];
     for (name, seed) in found {
         // A policy draws its own history from a seed, so the policy of the time is used.
-        let config = Config { policy: PolicyKind::Anticache, ..kind(name) };
+        let config = Config { policy: PolicyKind::ANTICACHE, ..kind(name) };
         let ended = run(config, seed, 2000, Wrong::default(), &Seen::default());
         let text = ended.violation.map(|violation| violation.text);
         assert!(text.is_none(), "{name}, seed {seed}: {}", text.unwrap_or_default());

@@ -115,14 +115,8 @@ impl Tuning {
 
     fn options(&self) -> Outcome<MountOptions> {
         let mut options = MountOptions::default();
-        options.policy = match self.policy {
-            None => None,
-            Some("static") => Some(PolicyKind::Static),
-            Some("anticache") => Some(PolicyKind::Anticache),
-            Some("predictive") => Some(PolicyKind::Predictive),
-            Some("write-only") => Some(PolicyKind::WriteOnly),
-            Some(name) => return Err(format!("no policy {name}").into()),
-        };
+        let named = |name| PolicyKind::named(name).ok_or_else(|| format!("no policy {name}"));
+        options.policy = self.policy.map(named).transpose()?;
         options.cache_bytes = self.cache_bytes.unwrap_or(options.cache_bytes);
         options.group_bytes = self.group_bytes.unwrap_or(options.group_bytes);
         options.threshold_percent = self.threshold_percent;

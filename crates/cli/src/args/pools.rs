@@ -1,10 +1,12 @@
 //! Arguments of commands that make, mount, end and check pools.
 
 use crate::completion::{mounts_and_pools, pools};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use clap_complete::engine::ArgValueCompleter;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use terrace_engine::{POLICIES, PolicyKind};
 
 /// File maps of cli.md.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -22,17 +24,10 @@ pub enum Map {
     Hashfs,
 }
 
-/// Policies of cli.md.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Policy {
-    /// Moves nothing before the fast tier is full; then what there is no room for goes down, least recently used first.
-    Static,
-    /// Least recently used blocks go down above a threshold.
-    Anticache,
-    /// Predictors steer writes, write-cold and read-hot data moves.
-    Predictive,
-    /// The same for writes alone.
-    WriteOnly,
+/// The policies with their sentences, from the table of `placement`.
+fn policies() -> impl TypedValueParser<Value = PolicyKind> {
+    let values = POLICIES.iter().map(|row| PossibleValue::new(row.name).help(row.sentence));
+    PossibleValuesParser::new(values).map(|name| PolicyKind::named(&name).unwrap_or(PolicyKind::DEFAULT))
 }
 
 /// Data modes.
@@ -80,8 +75,8 @@ pub struct Mkfs {
     #[arg(long, value_enum, default_value = "radix")]
     pub map: Map,
     /// Placement policy
-    #[arg(long, value_enum, default_value = "predictive")]
-    pub policy: Policy,
+    #[arg(long, value_parser = policies(), default_value = "predictive")]
+    pub policy: PolicyKind,
     /// What a crash may leave of a write
     #[arg(long, value_enum, default_value = "atomic")]
     pub data: Data,

@@ -61,7 +61,7 @@ impl Pool {
     /// A threshold of PM use selects `anticache`, the only policy with such a threshold.
     pub fn mount_with(&self, mut options: MountOptions) -> Arc<Engine> {
         if options.threshold_percent.is_some() {
-            options.policy = options.policy.or(Some(PolicyKind::Anticache));
+            options.policy = options.policy.or(Some(PolicyKind::ANTICACHE));
         }
         let (superblock, _) = read_superblock(&*self.pm, true).unwrap();
         Engine::mount(self.media(), superblock, options, Arc::clone(&self.clock)).unwrap()
@@ -106,7 +106,7 @@ pub fn format_options(devices: usize) -> FormatOptions {
         uuid: [7; 16],
         hash_key: [9; 16],
         seal_secret: Some([9; 16]),
-        policy: PolicyKind::Predictive,
+        policy: PolicyKind::PREDICTIVE,
         data_ordered: false,
         data_checksums: false,
         chunk_blocks: 16,

@@ -38,7 +38,7 @@ impl Tiers {
         let devices = [DeviceImage::zeroed(first), DeviceImage::zeroed(second)];
         let tiers = Tiers::from_images(Images { pm: vec![0; pm as usize].into(), devices });
         let mut options = format_options(1);
-        options.policy = PolicyKind::Static;
+        options.policy = PolicyKind::STATIC;
         options.devices.push(NewDevice {
             tier: 2,
             class: DeviceClass::Hdd,

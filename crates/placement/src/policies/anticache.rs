@@ -5,7 +5,22 @@
 //! (policies/mod.rs: `above`). The publication promotes every block read from disk; by default a block is
 //! promoted on its second touch, so a scan does not replace the content of PM (design 6).
 
+use super::{PolicyKind, PolicyRow};
 use crate::{Observation, Policy};
+
+impl PolicyKind {
+    /// Demotes the least recently used blocks above a threshold of PM use [AC-BPFS].
+    pub const ANTICACHE: PolicyKind = PolicyKind(2);
+}
+
+pub(super) const ROW: PolicyRow = PolicyRow {
+    kind: PolicyKind::ANTICACHE,
+    name: "anticache",
+    sentence: "Least recently used blocks go down above a threshold",
+    make: |threshold_percent, parameters| {
+        Box::new(AntiCache { threshold_percent, touches: parameters.touches })
+    },
+};
 
 /// The anti-caching policy.
 #[derive(Debug)]
@@ -18,7 +33,7 @@ pub struct AntiCache {
 
 impl Policy for AntiCache {
     fn name(&self) -> &'static str {
-        "anticache"
+        ROW.name
     }
     fn blocks_to_demote(&self, seen: &Observation) -> u64 {
         super::above(self.threshold_percent, seen)

@@ -1,7 +1,20 @@
 //! `static`: only requested movements run, and demotion for a write that finds PM full: that demotion runs
 //! under every policy.
 
+use super::{PolicyKind, PolicyRow};
 use crate::{Observation, Policy};
+
+impl PolicyKind {
+    /// Migrates only on request, and when PM is full.
+    pub const STATIC: PolicyKind = PolicyKind(1);
+}
+
+pub(super) const ROW: PolicyRow = PolicyRow {
+    kind: PolicyKind::STATIC,
+    name: "static",
+    sentence: "Moves nothing before the fast tier is full; then what there is no room for goes down, least recently used first",
+    make: |_, _| Box::new(Static),
+};
 
 /// Migrates nothing of its own accord.
 #[derive(Debug)]
@@ -9,7 +22,7 @@ pub struct Static;
 
 impl Policy for Static {
     fn name(&self) -> &'static str {
-        "static"
+        ROW.name
     }
     fn blocks_to_demote(&self, _seen: &Observation) -> u64 {
         0

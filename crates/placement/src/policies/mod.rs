@@ -13,51 +13,67 @@ pub use predictive::Predictive;
 pub use write_only::WriteOnly;
 
 use crate::{Observation, Parameters, Policy};
+use terrace_format::superblock::POLICY_IDS;
+
+/// A policy by its id: the value of the superblock's field, which never changes. Each policy has a constant in its
+/// own file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PolicyKind(u8);
+
+impl PolicyKind {
+    /// The policy of a new pool without another choice.
+    pub const DEFAULT: PolicyKind = PolicyKind::PREDICTIVE;
+
+    /// The value of the superblock's field.
+    pub const fn id(self) -> u8 {
+        self.0
+    }
+
+    /// The policy with a name of the command line; `None` for an unknown name.
+    pub fn named(name: &str) -> Option<PolicyKind> {
+        POLICIES.iter().find(|row| row.name == name).map(|row| row.kind)
+    }
+}
 
 /// A selectable policy.
 pub struct PolicyRow {
-    /// Value of the superblock's field. Stable.
-    pub id: u8,
+    /// The stable id.
+    pub kind: PolicyKind,
     /// Name on the command line.
     pub name: &'static str,
     /// Its rule, as a sentence for the user.
     pub sentence: &'static str,
+    /// Makes the policy from the threshold of `anticache`, in percent, and the parameters.
+    make: fn(u8, &Parameters) -> Box<dyn Policy>,
 }
 
-/// All policies.
-pub const POLICIES: &[PolicyRow] = &[
-    PolicyRow { id: 1, name: "static", sentence: "moves nothing by itself before PM is full" },
-    PolicyRow {
-        id: 2,
-        name: "anticache",
-        sentence: "demotes the least recently used blocks above a threshold of PM use [AC-BPFS]",
-    },
-    PolicyRow {
-        id: 3,
-        name: "predictive",
-        sentence: "three predictors steer writes, thresholds follow reads and writes, write-cold and read-hot data moves [TPFS]",
-    },
-    PolicyRow {
-        id: 4,
-        name: "write-only",
-        sentence: "two predictors steer writes, write-cold data moves down [Ziggurat]",
-    },
-];
+/// All policies, by id. A policy is named in its own file and in this table alone.
+pub const POLICIES: &[PolicyRow] = &[fixed::ROW, anticache::ROW, predictive::ROW, write_only::ROW];
+
+// The superblock takes the ids from 1 on.
+const _: () = assert!(POLICIES.len() == POLICY_IDS as usize, "the format knows as many policies");
 
 /// Name of a policy by the superblock's number.
 pub fn name_of(id: u8) -> Option<&'static str> {
-    POLICIES.iter().find(|row| row.id == id).map(|row| row.name)
+    row_of(id).map(|row| row.name)
 }
 
 /// Makes a policy by id; `None` for an unknown one. `threshold_percent` is `anticache`'s.
 pub fn make(id: u8, threshold_percent: u8, parameters: &Parameters) -> Option<Box<dyn Policy>> {
-    match id {
-        1 => Some(Box::new(Static)),
-        2 => Some(Box::new(AntiCache { threshold_percent, touches: parameters.touches })),
-        3 => Some(Box::new(Predictive::new(parameters))),
-        4 => Some(Box::new(WriteOnly::new(parameters))),
-        _ => None,
-    }
+    row_of(id).map(|row| (row.make)(threshold_percent, parameters))
+}
+
+fn row_of(id: u8) -> Option<&'static PolicyRow> {
+    POLICIES.iter().find(|row| row.kind.id() == id)
+}
+
+/// The names of all policies for a message: the default first, then from the newest id to the oldest.
+pub fn names() -> String {
+    let mut rows: Vec<&PolicyRow> = POLICIES.iter().rev().collect();
+    rows.sort_by_key(|row| row.kind != PolicyKind::DEFAULT);
+    let mut names: Vec<&str> = rows.iter().map(|row| row.name).collect();
+    let last = names.pop().unwrap_or_default();
+    format!("{} or {last}", names.join(", "))
 }
 
 /// Spare room: PM / `BESIDE` blocks are to be free besides the room for the blocks that arrive while a group
@@ -84,10 +100,17 @@ mod tests {
     #[test]
     fn every_row_makes_the_policy_it_names() {
         for row in POLICIES {
-            let policy = make(row.id, 80, &Parameters::PUBLISHED).map(|policy| policy.name());
-            assert_eq!((policy, name_of(row.id)), (Some(row.name), Some(row.name)));
+            let policy = make(row.kind.id(), 80, &Parameters::PUBLISHED).map(|policy| policy.name());
+            assert_eq!((policy, name_of(row.kind.id())), (Some(row.name), Some(row.name)));
         }
         assert!([0, 5].into_iter().all(|id| make(id, 80, &Parameters::PUBLISHED).is_none()));
+    }
+
+    #[test]
+    fn a_message_names_every_policy_and_the_default_first() {
+        assert_eq!(names(), "predictive, write-only, anticache or static");
+        assert!(POLICIES.iter().all(|row| PolicyKind::named(row.name) == Some(row.kind)));
+        assert_eq!(PolicyKind::named("none"), None);
     }
 
     #[test]
@@ -95,7 +118,8 @@ mod tests {
         for touches in [1, 2, 7] {
             let parameters = Parameters { touches, ..Parameters::PUBLISHED };
             for row in POLICIES.iter().filter(|row| row.name != "static") {
-                let promotes = |count| make(row.id, 80, &parameters).is_some_and(|it| it.promotes(count));
+                let promotes =
+                    |count| make(row.kind.id(), 80, &parameters).is_some_and(|it| it.promotes(count));
                 assert!(promotes(touches) && !promotes(touches - 1), "{} {touches}", row.name);
             }
         }

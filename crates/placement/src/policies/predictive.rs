@@ -5,8 +5,21 @@
 //! as under `anticache`, not only as part of a read-dominated file; the publication leaves such blocks to its
 //! page cache.
 
+use super::{PolicyKind, PolicyRow};
 use crate::threshold::Utilisation;
 use crate::{Observation, Parameters, Policy, VictimOrder};
+
+impl PolicyKind {
+    /// Predictors, temperature and thresholds that follow reads and writes [TPFS].
+    pub const PREDICTIVE: PolicyKind = PolicyKind(3);
+}
+
+pub(super) const ROW: PolicyRow = PolicyRow {
+    kind: PolicyKind::PREDICTIVE,
+    name: "predictive",
+    sentence: "Predictors steer writes, write-cold and read-hot data moves",
+    make: |_, parameters| Box::new(Predictive::new(parameters)),
+};
 
 /// The policy of [TPFS].
 #[derive(Debug)]
@@ -24,7 +37,7 @@ impl Predictive {
 
 impl Policy for Predictive {
     fn name(&self) -> &'static str {
-        "predictive"
+        ROW.name
     }
     fn blocks_to_demote(&self, seen: &Observation) -> u64 {
         super::above(self.utilisation.percent(seen.pm_read_bytes, seen.pm_written_bytes), seen)

@@ -3,8 +3,21 @@
 //! Reads change only the threshold: no file is read-dominated, so neither a demotion nor a promotion follows
 //! the reads of a file. A cold block is promoted on its second touch, as under the other policies.
 
+use super::{PolicyKind, PolicyRow};
 use crate::policies::Predictive;
 use crate::{Observation, Parameters, Policy, VictimOrder};
+
+impl PolicyKind {
+    /// The earlier form of `predictive`, which looks at writes only [Ziggurat].
+    pub const WRITE_ONLY: PolicyKind = PolicyKind(4);
+}
+
+pub(super) const ROW: PolicyRow = PolicyRow {
+    kind: PolicyKind::WRITE_ONLY,
+    name: "write-only",
+    sentence: "The same for writes alone",
+    make: |_, parameters| Box::new(WriteOnly::new(parameters)),
+};
 
 /// The policy of [Ziggurat].
 #[derive(Debug)]
@@ -21,7 +34,7 @@ impl WriteOnly {
 
 impl Policy for WriteOnly {
     fn name(&self) -> &'static str {
-        "write-only"
+        ROW.name
     }
     fn blocks_to_demote(&self, seen: &Observation) -> u64 {
         self.like.blocks_to_demote(seen)

@@ -126,7 +126,7 @@ pub fn format_options(ordered: bool) -> FormatOptions {
         uuid: [7; 16],
         hash_key: [9; 16],
         seal_secret: Some([9; 16]),
-        policy: PolicyKind::Predictive,
+        policy: PolicyKind::PREDICTIVE,
         data_ordered: ordered,
         data_checksums: false,
         chunk_blocks: 16,

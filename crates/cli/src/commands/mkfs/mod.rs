@@ -2,7 +2,7 @@
 //!
 //! All checks come before the first change; a failed run removes the files that it made.
 
-use crate::args::{Data, Map, Mkfs, Policy, Switch};
+use crate::args::{Data, Map, Mkfs, Switch};
 use crate::measure::{self, Source, Subject};
 use crate::signature;
 use std::fs;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use terrace_daemon::failure::{Failure, Outcome};
 use terrace_daemon::output::{self, human};
 use terrace_daemon::pool;
-use terrace_engine::{DeviceClass, FormatOptions, NewDevice, PolicyKind, PoolMedia, RootDirectory};
+use terrace_engine::{DeviceClass, FormatOptions, NewDevice, PoolMedia, RootDirectory};
 use terrace_format::superblock::Superblock;
 use terrace_format::{BLOCK_SIZE, DeviceBlock};
 use terrace_media::block::probe::Access;
@@ -63,12 +63,7 @@ fn options(args: &Mkfs) -> Outcome<FormatOptions> {
         Map::Cuckoo => return Err(Failure::not_built("--map cuckoo")),
         Map::Hashfs => return Err(Failure::not_built("--map hashfs")),
     }
-    let policy = match args.policy {
-        Policy::Static => PolicyKind::Static,
-        Policy::Anticache => PolicyKind::Anticache,
-        Policy::Predictive => PolicyKind::Predictive,
-        Policy::WriteOnly => PolicyKind::WriteOnly,
-    };
+    let policy = args.policy;
     if args.data == Data::Ordered && args.data_checksum == Switch::On {
         return Err(Failure::new(
             "--data-checksum on: --data ordered overwrites in place, which no checksum survives; leave one of the two out"
