@@ -38,6 +38,7 @@ pub fn finish_change(
 
 /// Drops the dirty pages that a committed change contains, and brings the inode's entry up to date.
 pub fn settle_absorbed(store: &Store, inode: &Inode, slot: &InodeSlot, staged: &Staged<'_>) {
+    assert!(staged.is_done(), "pages of inode {} are settled before the commit (S3)", inode.ino);
     let dropped = staged.absorbed.iter().filter(|key| store.dram.cache().drop_dirty(**key)).count();
     if dropped > 0 {
         store.devices.space().unreserve(dropped as u64);
