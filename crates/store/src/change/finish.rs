@@ -18,6 +18,13 @@ pub fn finish_change(
     mut slot: InodeSlot,
     mut staged: Staged<'_>,
 ) -> Attempt<Lsn> {
+    let (before, after) = (inode.durable_size(), slot.size.get());
+    let may_fall = staged.drop_dirty.is_some() || inode.pending.is_some();
+    assert!(
+        after >= before || may_fall,
+        "inode {} falls to {after} from {before}, its blocks stay (S4)",
+        inode.ino
+    );
     let now = wall_now(store);
     slot.mtime = now.into();
     slot.ctime = now.into();
