@@ -7,7 +7,7 @@ use crate::operation::need::Attempt;
 use crate::store::Store;
 use terrace_catalog::{DeviceRun, ShardsWrite, chunks, cold_map};
 use terrace_format::Ino;
-use terrace_format::keys::ColdExtent;
+use terrace_format::keys::{ColdExtent, MAX_EXTENT_BLOCKS};
 
 /// Inserts extents of a file in ascending order, frees the device blocks that they replace, and marks their own as used.
 /// Neighbours on a device are marked together. The caller holds the inode's lock and the shards of all of these runs.
@@ -21,7 +21,16 @@ pub fn stage_cold_extents(
     shards: &mut ShardsWrite<'_>,
     staged: &mut Staged<'_>,
 ) -> Attempt<()> {
+    assert!(store.inodes.locks().is_exclusive(ino), "extents of inode {ino} change unlocked (T2)");
     for extent in extents {
+        let crcs = if extent.unwritten { 0 } else { extent.length as usize };
+        assert_eq!(
+            extent.crcs.len(),
+            crcs,
+            "checksums of the extent at {} of inode {ino} (M4)",
+            extent.first
+        );
+        assert!(extent.length <= MAX_EXTENT_BLOCKS, "an extent of {} blocks (design 4.5)", extent.length);
         let mut replaced = Vec::new();
         cold_map::install(shards, &mut staged.tx, ino, extent, &mut replaced)?;
         for (device, start, length) in replaced {

@@ -47,6 +47,7 @@ pub fn dirty_without_place(store: &Store, inode: &Inode, range: BlockRange) -> F
 /// Drops the dirty pages of a range, and what was reserved for them. The caller holds the inode's exclusive lock.
 pub(crate) fn drop_dirty_range(store: &Store, inode: &Inode, range: BlockRange) {
     const STEP: usize = 1024;
+    assert!(store.inodes.locks().is_exclusive(inode.ino), "pages of inode {} drop unlocked (T2)", inode.ino);
     let mut count = 0;
     loop {
         let blocks = store.dram.cache().dirty_blocks(inode.ino, range.first, range.end, STEP);
@@ -64,6 +65,7 @@ pub(crate) fn drop_dirty_range(store: &Store, inode: &Inode, range: BlockRange) 
 pub fn zero_dirty(store: &Store, inode: &Inode, from: u64, to: u64) {
     let block = FileBlock(from / BLOCK_SIZE);
     let start = block.0 * BLOCK_SIZE;
+    assert!(from <= to && to - start <= BLOCK_SIZE, "zeros at {from}..{to} are not of one block");
     let (from, to) = ((from - start) as usize, (to - start).min(BLOCK_SIZE) as usize);
     let (key, lines) = (inode.page_key(block), Lines::touched(from, to));
     let now = store.clock.monotonic_ns();
@@ -75,7 +77,13 @@ pub fn zero_dirty(store: &Store, inode: &Inode, from: u64, to: u64) {
 /// now on, `placed` the number of dirty pages without an allocated block that got one or were dropped. The
 /// caller holds the inode's exclusive lock.
 pub fn settle(store: &Store, inode: &Inode, slot: &InodeSlot, visible: u64, placed: i64) {
+    assert!(placed >= 0, "{placed} dirty pages got a place");
     let Some(pending) = inode.pending else { return };
+    assert!(
+        store.inodes.locks().is_exclusive(inode.ino),
+        "size of inode {} changes unlocked (T2)",
+        inode.ino
+    );
     let dirty = store.dram.cache().count_dirty(inode.ino);
     if dirty == 0 && visible <= slot.size.get() {
         store.dram.volatile_sizes().remove(inode.ino);

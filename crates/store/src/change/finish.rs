@@ -18,6 +18,13 @@ pub fn finish_change(
     mut slot: InodeSlot,
     mut staged: Staged<'_>,
 ) -> Attempt<Lsn> {
+    let (before, after) = (inode.durable_size(), slot.size.get());
+    let may_fall = staged.drop_dirty.is_some() || inode.pending.is_some();
+    assert!(
+        after >= before || may_fall,
+        "inode {} falls to {after} from {before}, its blocks stay (S4)",
+        inode.ino
+    );
     let now = wall_now(store);
     slot.mtime = now.into();
     slot.ctime = now.into();
@@ -38,6 +45,7 @@ pub fn finish_change(
 
 /// Drops the dirty pages that a committed change contains, and brings the inode's entry up to date.
 pub fn settle_absorbed(store: &Store, inode: &Inode, slot: &InodeSlot, staged: &Staged<'_>) {
+    assert!(staged.is_done(), "pages of inode {} are settled before the commit (S3)", inode.ino);
     let dropped = staged.absorbed.iter().filter(|key| store.dram.cache().drop_dirty(**key)).count();
     if dropped > 0 {
         store.devices.space().unreserve(dropped as u64);

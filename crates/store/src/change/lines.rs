@@ -68,6 +68,8 @@ pub(crate) fn stage_lines<'a>(
     part: &Part<'a>,
     staged: &mut Staged<'a>,
 ) -> Attempt<Outcome> {
+    let (from, to) = (part.from, part.to);
+    assert!(from < to && to <= BLOCK, "bytes {from}..{to} of block {}", part.block);
     let held = if part.old.is_some() { part.lines } else { LineMask::EMPTY };
     // The gap between the end of the file and the write becomes visible, so the write fills it with zeros.
     let begin = part.from.min(part.valid);
@@ -119,6 +121,12 @@ pub(crate) fn stage_completion(
     below: &[u8],
     staged: &mut Staged<'_>,
 ) -> FsResult<()> {
+    assert!(
+        store.inodes.locks().is_exclusive(inode.ino),
+        "lines of inode {} change unlocked (T2)",
+        inode.ino
+    );
+    assert_eq!(below.len(), BLOCK, "bytes below block {block}, of which the missing lines are taken (S5)");
     for run in lines.missing().runs() {
         let bytes = below.get(run.clone()).unwrap_or(&[]).to_vec();
         staged.store_later(pm, run.start, bytes.into());

@@ -125,6 +125,8 @@ pub fn bump_removed(store: &Store, inode: &Inode, range: BlockRange, cold: &[Col
     if planted(Mistake::PunchIgnoredByVersion) {
         return;
     }
+    // A reader's look, under the shared lock, is before this or after it.
+    assert!(store.inodes.locks().is_exclusive(inode.ino), "inode {} loses blocks unlocked (S6)", inode.ino);
     store.dram.cold_versions().bump(inode.ino, range);
     for gone in cold.iter().filter_map(|extent| extent.slice(range.first, range.end)) {
         store.dram.cache().remove_range(inode.ino, inode.slot.generation.get(), gone.first, gone.end());

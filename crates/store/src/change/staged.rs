@@ -10,11 +10,12 @@ use crate::types::BlockRange;
 use crate::types::inode::Inode;
 use smallvec::SmallVec;
 use std::borrow::Cow;
-use terrace_blocks::Claim;
+use terrace_blocks::{Claim, State};
 use terrace_cache::{DirtyPage, PageKey};
 use terrace_catalog::{DeviceRun, Freed, ShardsWrite};
 use terrace_format::address::LINE_SIZE;
 use terrace_format::checksum::crc32c;
+use terrace_format::geometry::MIN_LANE_SIZE;
 use terrace_format::inode::InodeSlot;
 use terrace_format::table::{DataChecksum, Entry, Owner};
 use terrace_format::{BLOCK_SIZE, LineMask, Lsn, PmBlock, PmOffset};
@@ -30,6 +31,11 @@ const RECORD_PER_BLOCK: usize = 16 + 24 + 24;
 
 /// Record bytes besides: header, slot, data checks, leaf boundaries.
 const RECORD_FIXED: usize = 512;
+
+const _: () = assert!(
+    RECORD_FIXED + RECORD_PER_BLOCK <= (MIN_LANE_SIZE / 4) as usize,
+    "a quarter of the smallest lane records a block (T7)"
+);
 
 /// Bytes for a block that stays where it is.
 struct InPlace<'a> {
@@ -48,6 +54,8 @@ pub struct Staged<'a> {
     claim: Option<Claim<'a>>,
     /// PM blocks whose owner the transaction removes.
     pub released: SmallVec<[PmBlock; 8]>,
+    /// The version of the first block that [`Self::release`] took: later ones have higher versions.
+    released_from: u64,
     /// Device blocks that the transaction frees.
     pub(crate) device_freed: SmallVec<[DeviceRun; 2]>,
     /// Device blocks claimed for the transaction.
@@ -101,6 +109,7 @@ impl<'a> Staged<'a> {
             tx: Tx::new(),
             claim,
             released: SmallVec::new(),
+            released_from: u64::MAX,
             device_freed: SmallVec::new(),
             device_claimed: None,
             entries: SmallVec::new(),
@@ -158,7 +167,10 @@ impl<'a> Staged<'a> {
     /// Streams bytes to a block that no reader can see yet. Bytes that the record names are streamed by the
     /// commit, directly before the fence.
     pub fn store(&mut self, block: PmBlock, at: u64, bytes: impl Into<Cow<'a, [u8]>>) -> Attempt<()> {
-        self.stream(block.offset().plus(at), bytes.into(), false).map(drop)
+        let bytes = bytes.into();
+        let end = at + bytes.len() as u64;
+        assert!(end <= BLOCK_SIZE, "bytes {at}..{end} of block {block} reach into the next block (I6)");
+        self.stream(block.offset().plus(at), bytes, false).map(drop)
     }
 
     /// As [`Self::store`], of the whole content of a new block, whose first `covered` bytes its checksum is to cover, if
@@ -169,7 +181,9 @@ impl<'a> Staged<'a> {
         content: Cow<'a, [u8]>,
         covered: usize,
     ) -> Attempt<Option<DataChecksum>> {
-        let is_whole = covered == content.len();
+        let length = content.len();
+        assert_eq!(length as u64, BLOCK_SIZE, "bytes of new block {block}: the rest would be undefined (S5)");
+        let is_whole = covered == length;
         let part = if is_whole { None } else { checksum_of(self.store, &content, covered) };
         let crc = self.stream(block.offset(), content, is_whole && self.store.mode.has_checksums)?;
         Ok(part.or(crc.and_then(|crc| DataChecksum::from_crc(covered, crc))))
@@ -235,6 +249,7 @@ impl<'a> Staged<'a> {
 
     /// Gives a new block an owner; logged with the others by [`Self::log_entries`].
     pub fn own(&mut self, block: PmBlock, owner: Owner) {
+        assert_ne!(owner, Owner::Free, "claimed block {block} gets no owner (I6)");
         self.own_lines(block, owner, LineMask::FULL);
     }
 
@@ -245,17 +260,25 @@ impl<'a> Staged<'a> {
 
     /// As [`Self::own`], of a block that holds some lines.
     pub(crate) fn own_lines(&mut self, block: PmBlock, owner: Owner, lines: LineMask) {
+        assert!(!lines.is_empty(), "owned block {block} has no line (design 4.2)");
         self.entries.push((block, Entry::new(owner, lines)));
     }
 
     /// Stores into a block that stays, at the commit.
     pub(crate) fn store_later(&mut self, block: PmBlock, at: usize, bytes: Cow<'a, [u8]>) {
+        let end = (at + bytes.len()) as u64;
+        assert!(end <= BLOCK_SIZE, "bytes {at}..{end} of block {block} reach into the next block (I6)");
         self.in_place.push(InPlace { block, at: at as u64, bytes });
     }
 
-    /// Frees a block in this transaction.
+    /// Frees a block in this transaction. The caller holds the lock of its owner, and has seen that it has one.
     pub fn release(&mut self, block: PmBlock) {
+        let descriptor = self.store.persistent.blocks().descriptor(block);
+        // A lower version is that of an earlier change, whose commit failed: the block has its owner still.
+        let twice = descriptor.state() == State::Quarantined && descriptor.version() >= self.released_from;
+        assert!(!twice, "block {block} is released twice (I6)");
         self.store.persistent.blocks().release(&mut self.tx, block);
+        self.released_from = self.released_from.min(descriptor.version());
         self.released.push(block);
     }
 
@@ -281,8 +304,14 @@ impl<'a> Staged<'a> {
         }
     }
 
+    /// Whether it was committed, or may have been.
+    pub(crate) fn is_done(&self) -> bool {
+        self.done
+    }
+
     /// Commits; afterwards the freed blocks wait for the checkpoint.
     pub fn commit(&mut self, reservation: Reservation<'_>) -> Attempt<Lsn> {
+        assert!(!self.done, "a change with {} new blocks is committed twice (I1)", self.entries.len());
         self.log_entries();
         let late = self.overwrite()?;
         if self.unnamed {

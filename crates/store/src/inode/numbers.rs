@@ -74,13 +74,18 @@ pub fn unsettled_numbers(store: &Store) -> FsResult<Vec<Ino>> {
 
 /// Call before the transaction that frees a slot.
 pub fn begin_free(store: &Store, ino: Ino) {
-    store.inodes.numbers().lock().freeing.push(ino.0);
+    let mut numbers = store.inodes.numbers().lock();
+    assert!(!numbers.freeing.contains(&ino.0), "inode {ino} is freed twice at once (C3)");
+    numbers.freeing.push(ino.0);
 }
 
 /// Call after it; `freed` says whether it was committed.
 pub fn end_free(store: &Store, ino: Ino, freed: bool) {
     let mut numbers = store.inodes.numbers().lock();
+    let begun = numbers.freeing.len();
     numbers.freeing.retain(|freeing| *freeing != ino.0);
+    let left = numbers.freeing.len();
+    assert_eq!(left + 1, begun, "frees under way, of which that of inode {ino} ends (C3)");
     if freed {
         numbers.insert(ino);
     }
@@ -170,5 +175,6 @@ pub fn add_inode_page(store: &Store, purpose: Purpose) -> FsResult<()> {
     numbers.pages = index + 1;
     numbers.free.push(if index == 0 { u32::MAX << 2 } else { u32::MAX });
     numbers.candidates.push(index as u32);
+    assert_eq!(numbers.scanned(), numbers.pages, "inode pages whose free slots are known, of all (C3)");
     Ok(())
 }

@@ -26,6 +26,7 @@ pub fn lock_orphans(store: &Store, ino: Ino) -> MutexGuard<'_, ()> {
 
 /// Puts an inode at the head of its list. The caller holds the list and sets the ORPHAN flag.
 pub fn link_orphan(store: &Store, tx: &mut Tx, inode: &Inode) -> Attempt<()> {
+    assert!(store.inodes.are_orphans_locked(list_of(inode.ino)), "orphan {} joins unlocked (T2)", inode.ino);
     let head_word = store.persistent.wal().geometry().orphan_head(list_of(inode.ino));
     let head = tx.read_u64(store.persistent.pm(), head_word)?;
     tx.write_u64(inode.place.plus(InodeSlot::ORPHAN), links(head, 0));
@@ -40,6 +41,7 @@ pub fn link_orphan(store: &Store, tx: &mut Tx, inode: &Inode) -> Attempt<()> {
 
 /// Takes an inode out of its list. The caller holds the list; the slot's own word is the caller's.
 pub fn unlink_orphan(store: &Store, tx: &mut Tx, inode: &Inode) -> Attempt<()> {
+    assert!(store.inodes.are_orphans_locked(list_of(inode.ino)), "orphan {} leaves unlocked (T2)", inode.ino);
     let word = tx.read_u64(store.persistent.pm(), inode.place.plus(InodeSlot::ORPHAN))?;
     let (next, previous) = (word & 0xffff_ffff, word >> 32);
     if next != 0 {

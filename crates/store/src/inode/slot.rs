@@ -161,6 +161,7 @@ pub fn wall_now(store: &Store) -> i64 {
 /// Logs the words that differ between `before` and `after`, neighbours as one write.
 #[inline]
 pub fn log_slot(tx: &mut Tx, place: PmOffset, before: &InodeSlot, after: &InodeSlot) {
+    assert!(place != MapInode::NOWHERE, "an inode that came from a copy is changed (C1)");
     let (before, after) = (before.as_bytes(), after.as_bytes());
     let mut word = 0;
     let words = SLOT_SIZE as usize / 8;
@@ -182,11 +183,13 @@ pub fn log_slot(tx: &mut Tx, place: PmOffset, before: &InodeSlot, after: &InodeS
 #[inline]
 pub fn log_size_and_times(tx: &mut Tx, place: PmOffset, size: u64, blocks: u64, now: i64) {
     const _: () = assert!(InodeSlot::ATIME - InodeSlot::SIZE == 4 * 8);
+    assert!(place != MapInode::NOWHERE, "an inode that came from a copy is changed (C1)");
     let now = now as u64;
     tx.write_words(place.plus(InodeSlot::SIZE), [size, blocks, now, now].map(U64::new));
 }
 
 /// Logs a whole slot (a new inode).
 pub fn log_whole_slot(tx: &mut Tx, place: PmOffset, slot: &InodeSlot) {
+    assert!(place != MapInode::NOWHERE, "an inode that came from a copy is made (C1)");
     tx.write(place, slot.as_bytes());
 }

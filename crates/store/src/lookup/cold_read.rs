@@ -95,6 +95,8 @@ pub(crate) fn fetch_window(
     range: BlockRange,
     window: BlockRange,
 ) -> FsResult<()> {
+    let begins = window.first <= range.first && range.first < window.end;
+    assert!(begins || range.is_empty(), "{range:?} of inode {ino} is fetched by {window:?} (S6)");
     let mut rounds = 0;
     loop {
         let (inode, reads, versions) = {

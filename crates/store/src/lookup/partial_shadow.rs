@@ -40,6 +40,7 @@ pub fn read_shadow(
     if shadow.lines.is_full() {
         return Ok(read_data(store, shadow.pm, skip as u64, target)?);
     }
+    assert!(end <= BLOCK, "bytes {skip}..{end} of partial block {}", shadow.block);
     if shadow.lines.contains(LineMask::touching(skip, end)) {
         store.persistent.pm().read(shadow.pm.offset().plus(skip as u64), target)?;
         return Ok(());

@@ -256,6 +256,7 @@ fn stage_fetched<'a>(
     bytes: &'a [AlignedBlock; 1],
 ) -> Attempt<PmBlock> {
     let new = staged.take()?;
+    assert_eq!(staged.claimed(), 0, "blocks claimed for a page beside block {new} (P1)");
     let [AlignedBlock(bytes)] = bytes;
     staged.store(new, 0, bytes.as_slice())?;
     staged.own(new, owner);

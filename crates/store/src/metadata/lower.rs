@@ -142,6 +142,7 @@ pub fn lower_pages(store: &Store, cold: &[Cold]) -> FsResult<u64> {
         let run = allocate(store, rest.len() as u64)?;
         let (now, later) = rest.split_at(rest.len().min(run.length as usize));
         rest = later;
+        assert!(!now.is_empty(), "no metadata page of {} goes into a run", later.len());
         let spare = run.length - now.len() as u64;
         if spare > 0 {
             let start = run.start.plus(now.len() as u64);
@@ -167,6 +168,7 @@ pub fn lower_pages(store: &Store, cold: &[Cold]) -> FsResult<u64> {
                 continue;
             }
         };
+        assert_eq!(words.len(), now.len(), "locations of the pages of a run (I7)");
         for (index, (page, word)) in now.iter().zip(words).enumerate() {
             interleave::point("lower:between-pages");
             let installed = match word {
@@ -195,6 +197,8 @@ fn write_sealed(store: &Store, pages: &[Cold], run: DeviceRun) -> FsResult<Vec<O
     if run.start.0 + run.length > MAX_BELOW_BLOCK {
         return Err(NoSpace::Tier.into());
     }
+    let (count, length) = (pages.len() as u64, run.length);
+    assert!(count <= length, "{count} pages are written to a run of {length} blocks (I6)");
     let device = store.devices.device(run.device)?;
     let failed_before = device.failed_flushes();
     let lsn = store.persistent.wal().next_lsn().0;

@@ -58,5 +58,6 @@ pub fn bring_up(store: &Store, ino: Ino, generation: u32, from: FileBlock) -> Fs
         }
         None => window.end,
     };
+    assert!(next > from, "inode {ino} is brought up to {next} from {from}, again and again");
     Ok((next.0 < end).then_some(next))
 }

@@ -98,6 +98,11 @@ fn write_run<'a>(
 ) -> FsResult<(Vec<Copied<'a>>, Vec<Candidate<'a>>)> {
     let wanted = candidates.len();
     let unwritten = candidates.iter().any(|candidate| candidate.unwritten);
+    let is_like = |candidate: &Candidate<'_>| candidate.unwritten == unwritten;
+    assert!(
+        candidates.iter().all(is_like),
+        "written blocks among {wanted} unwritten ones are not copied (M1)"
+    );
     let parts = match parts_for(store, wanted, unwritten, to) {
         Err(FsError::Engine(Error::NoSpace(_))) if free_below(store, &mut candidates)? > 0 => {
             parts_for(store, wanted, unwritten, to)?

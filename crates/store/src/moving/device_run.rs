@@ -58,6 +58,7 @@ impl Part {
     /// failed write the whole run is free.
     pub fn free_of(self, is_written: bool) -> impl Iterator<Item = DeviceRun> {
         let (run, used) = (self.run, (self.hints + self.data) as u64);
+        assert!(used <= run.length, "{used} of the {} blocks of a run are used (I6)", run.length);
         let before = DeviceRun { length: self.hints as u64, ..run };
         let behind = DeviceRun { start: run.start.plus(used), length: run.length - used, ..run };
         let free = if is_written { [before, behind] } else { [run, DeviceRun { length: 0, ..run }] };

@@ -259,6 +259,8 @@ fn write_over<'a>(
     mut candidates: Vec<Candidate<'a>>,
     runs: &[DeviceRun],
 ) -> Result<Vec<Copied<'a>>, Vec<Victim>> {
+    let is_whole = candidates.iter().all(Candidate::may_overwrite);
+    assert!(is_whole, "a cold copy whose lines PM lacks is written over, among {} (M5)", candidates.len());
     let parts: Vec<Part> = runs.iter().map(|run| Part::over(*run)).collect();
     match write_blocks(store, &mut candidates, &parts) {
         Ok(crcs) => {

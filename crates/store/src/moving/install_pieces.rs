@@ -12,6 +12,9 @@ use crate::store::Store;
 use terrace_runtime::interleave;
 use terrace_wal::Reservation;
 
+/// How often a piece is halved: until it is one block, and in two more attempts where its record is too large.
+const MOST_HALVINGS: u32 = 9;
+
 /// How copies of one kind of movement are installed.
 pub trait Install {
     /// A block that was copied.
@@ -65,12 +68,16 @@ pub fn install_pieces<I: Install>(store: &Store, how: &mut I, items: &[I::Item])
         let mut tried = 0;
         let done = run_attempts(store, &mut op, large_record(store), |reservation, op| {
             tried = how.piece(rest, (install_limit(store) >> op.halved).max(1));
+            assert!(tried > 0, "a piece of {} blocks has at least one", rest.len());
             how.install_first(reservation, op, &rest[..tried])
         });
         halvings = op.halved;
+        assert!(halvings <= MOST_HALVINGS, "a piece is halved {halvings} times (T7)");
         match done {
             Ok((skipped, installed)) => {
                 assert!(skipped + installed > 0, "an installation takes at least one block");
+                let taken = skipped + installed;
+                assert!(taken <= tried, "{taken} blocks of a piece of {tried} are taken (M2)");
                 let (gone, tail) = rest.split_at(skipped);
                 let (installed, tail) = tail.split_at(installed);
                 how.taken(gone, installed);

@@ -108,6 +108,9 @@ pub fn send_parts<T>(
     fill: impl Fn(&mut [T], &mut [AlignedBlock], &mut Vec<SummaryEntry>),
 ) -> FsResult<Vec<u32>> {
     let first = parts.first();
+    // A single flush of the device serves for all of them.
+    let is_there = |part: &Part| first.is_some_and(|first| part.run.device == first.run.device);
+    assert!(parts.iter().all(is_there), "the {} runs of a group lie on several devices (M1)", parts.len());
     let mut buffer = store.pressure.take_buffer();
     let mut out = Outbox {
         medium: &*device.medium,
@@ -130,7 +133,8 @@ fn send_through<T>(
     parts: &[Part],
     fill: impl Fn(&mut [T], &mut [AlignedBlock], &mut Vec<SummaryEntry>),
 ) -> FsResult<Vec<u32>> {
-    let mut entries = Vec::with_capacity(items.len());
+    let count = items.len();
+    let mut entries = Vec::with_capacity(count);
     let mut rest = items;
     for part in parts {
         let (mut of_part, tail) = rest.split_at_mut(part.data);
@@ -161,6 +165,8 @@ fn send_through<T>(
         }
     }
     out.send()?;
+    assert!(rest.is_empty(), "{} of {count} blocks have no place on the device (I7)", rest.len());
+    assert_eq!(entries.len(), count, "checksums of the blocks of a group (M4)");
     Ok(entries.into_iter().map(|entry| entry.crc).collect())
 }
 

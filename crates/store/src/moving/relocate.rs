@@ -208,7 +208,9 @@ pub fn move_between(
 
 /// Writes as many blocks as one device of the target has room for, and flushes it. Returns them and what is left.
 fn place(store: &Store, mut blocks: Vec<Moving>, to: Destination) -> FsResult<(Vec<Moved>, Vec<Moving>)> {
-    let unwritten = blocks.iter().any(|moving| moving.unwritten);
+    let (unwritten, count) = (blocks.iter().any(|moving| moving.unwritten), blocks.len());
+    let is_like = |moving: &Moving| moving.unwritten == unwritten;
+    assert!(blocks.iter().all(is_like), "written blocks among {count} unwritten ones are not copied (M1)");
     let parts = parts_for(store, blocks.len(), unwritten, to)?;
     let left = blocks.split_off(parts.iter().map(|part| part.data).sum());
     let written = match unwritten {

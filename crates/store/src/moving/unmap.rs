@@ -45,7 +45,13 @@ pub(crate) fn stage_unmap<'b, 'c: 'b>(
     let mut first = None;
     let mut none: SmallVec<[Option<Mapping>; 32]> = SmallVec::new();
     for candidate in candidates {
-        first.get_or_insert(candidate.block);
+        let next = first.get_or_insert(candidate.block).plus(none.len() as u64);
+        assert_eq!(
+            candidate.block, next,
+            "a block of inode {}: its neighbour would be dropped (S3)",
+            inode.ino
+        );
+        assert_eq!(candidate.ino, inode.ino, "inode of PM block {} (S3)", candidate.pm);
         none.push(None);
         staged.release(candidate.pm);
     }

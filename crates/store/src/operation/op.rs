@@ -5,6 +5,7 @@ use crate::operation::fetched::Fetched;
 use crate::operation::page_pins::PagePins;
 use crate::types::Wait;
 use terrace_blocks::Purpose;
+use terrace_format::geometry::MIN_LANE_SIZE;
 use terrace_wal::Error;
 
 /// The state that an operation keeps over its attempts.
@@ -78,3 +79,5 @@ impl Op {
 
 /// Record room for an operation on names or a few blocks.
 pub const SMALL_RECORD: usize = 2048;
+
+const _: () = assert!(SMALL_RECORD as u64 <= MIN_LANE_SIZE / 4, "it fits into the smallest lane (T7)");

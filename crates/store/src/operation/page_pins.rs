@@ -8,13 +8,15 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use terrace_blocks::BlockPool;
 use terrace_catalog::PageCopy;
-use terrace_format::PmBlock;
+use terrace_format::{BLOCK_SIZE, PmBlock};
 
 /// The most page pins of an operation; a further page drops all of them.
 const MOST_PINS: usize = 64;
 
 /// Copies of metadata pages on lower tiers that stay in DRAM for later readers: 1 MiB.
 pub(crate) const MOST_COPIES: usize = 256;
+
+const _: () = assert!(MOST_COPIES as u64 * BLOCK_SIZE == 1 << 20, "all copies together take 1 MiB");
 
 /// Pages that stay in PM, and copies in DRAM, until this is dropped.
 #[derive(Default)]
@@ -34,6 +36,8 @@ impl PagePins {
             self.of.get_or_insert_with(|| (Arc::clone(blocks), Arc::clone(metadata)));
             blocks.descriptor(page).pin();
             self.held.push(page);
+            let held = self.held.len();
+            assert!(held <= MOST_PINS, "an operation holds {held} page pins (P1)");
         }
     }
 
@@ -46,6 +50,8 @@ impl PagePins {
     }
 
     fn release(&mut self) {
+        let held = self.held.len();
+        assert!(self.of.is_some() || held == 0, "{held} page pins stay for ever (P1)");
         if let Some((blocks, metadata)) = &self.of {
             metadata.give_pins(self.held.len());
             self.held.drain(..).for_each(|page| blocks.descriptor(page).unpin());

@@ -61,12 +61,15 @@ impl Device {
     /// flush of another caller serves as well, if it began after this call.
     #[track_caller]
     pub fn flush(&self, failed_before: u64) -> Result<(), MediaError> {
+        let failed = self.failed_flushes();
+        assert!(failed_before <= failed, "{failed_before} failures of another device, {failed} of this (M1)");
         let begun = self.flushes_begun.load(Ordering::Acquire);
         // Flushes of a device run one after the other, so a waiting caller sees whether the last flush serves
         // for it.
         let _one = self.flushing.lock();
         if self.last_good_flush.load(Ordering::Acquire) <= begun {
             let number = self.flushes_begun.fetch_add(1, Ordering::AcqRel) + 1;
+            assert!(number > begun, "flush {number} serves a call that came after {begun} (M1)");
             if let Err(error) = self.medium.flush() {
                 self.failed_flushes.fetch_add(1, Ordering::AcqRel);
                 return Err(error);
@@ -152,7 +155,8 @@ impl<'a> DeviceRead<'a> {
     }
     /// Reads several runs, those of one device together. As many results.
     pub fn read_all(runs: &[DeviceRead<'_>]) -> Vec<Result<Buffer, MediaError>> {
-        let mut results = Vec::with_capacity(runs.len());
+        let as_many = runs.len();
+        let mut results = Vec::with_capacity(as_many);
         for runs in runs.chunk_by(|one, next| one.device == next.device) {
             let medium = match runs {
                 [] => continue,
@@ -174,6 +178,7 @@ impl<'a> DeviceRead<'a> {
             let ends: Vec<_> = reads.into_iter().map(|read| read.result).collect();
             results.extend(ends.into_iter().zip(buffers).map(|(end, buffer)| end.map(|()| buffer)));
         }
+        assert_eq!(results.len(), as_many, "results of reads");
         results
     }
     /// The part of the run that a range of its blocks is, `None` when that is empty.
@@ -186,6 +191,8 @@ impl<'a> DeviceRead<'a> {
     }
     /// The device block of one block of the run.
     pub fn place(&self, index: usize) -> DeviceRun {
+        let blocks = self.blocks.len();
+        assert!(index < blocks, "block {index} of {blocks} that are pinned (S7)");
         DeviceRun { device: self.device, start: self.start.plus(index as u64), length: 1 }
     }
     /// The device's name, for messages.

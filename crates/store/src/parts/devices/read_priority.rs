@@ -56,7 +56,8 @@ impl Courtesy {
 
     /// A read ends that began at `begin_ns`.
     pub(crate) fn read_ends(&self, begin_ns: u64, end_ns: u64) {
-        self.reading.fetch_sub(1, Ordering::Relaxed);
+        let before = self.reading.fetch_sub(1, Ordering::Relaxed);
+        assert!(before > 0, "a read of a device ends that has not begun");
         self.read_until_ns.store(end_ns.saturating_add(1), Ordering::Relaxed);
         let (took, least) = (end_ns.saturating_sub(begin_ns).max(1), self.least_ns.load(Ordering::Relaxed));
         let next = if least == 0 || took < least { took } else { least + (took - least) / FORGETS };

@@ -24,6 +24,11 @@ const LEAST_WORDS: u64 = 1 << 14;
 
 const MOST_WORDS: u64 = 1 << 22;
 
+const _: () = assert!(
+    LEAST_WORDS.is_power_of_two() && MOST_WORDS.is_power_of_two(),
+    "no number of words is rounded up past the most"
+);
+
 /// No file has this block: the count of what changes a whole inode.
 const WHOLE_INODE: u64 = u64::MAX;
 

@@ -50,7 +50,8 @@ impl Unwritten {
     /// Forgets a file's volatile size and times: they are durable, or the file is gone.
     pub fn remove(&self, ino: Ino) {
         if self.shard(ino).lock().remove(&ino).is_some() {
-            self.files.fetch_sub(1, Ordering::AcqRel);
+            let before = self.files.fetch_sub(1, Ordering::AcqRel);
+            assert!(before > 0, "inode {ino} had a volatile size, and no file has any (S5)");
         }
     }
 

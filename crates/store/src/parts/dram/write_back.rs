@@ -125,6 +125,7 @@ pub struct DirtyRoom<'a> {
 
 impl Drop for DirtyRoom<'_> {
     fn drop(&mut self) {
-        self.write_back.admitted.fetch_sub(self.pages, Ordering::AcqRel);
+        let before = self.write_back.admitted.fetch_sub(self.pages, Ordering::AcqRel);
+        assert!(before >= self.pages, "{} of {before} admitted pages are given back", self.pages);
     }
 }

@@ -64,6 +64,8 @@ impl WriteErrors {
         let mut failures = self.failures.lock();
         let number = self.new_handle();
         let failure = failures.entry(ino).or_insert_with(|| Failure::new(error, number));
+        let last = failure.number;
+        assert!(last <= number, "failure {number} of inode {ino} comes after {last} (I5)");
         if failure.count == 0 {
             tracing::warn!("write-back of inode {ino} failed: {error}; tried again later");
         }

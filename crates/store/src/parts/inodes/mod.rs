@@ -75,6 +75,12 @@ impl Inodes {
         self.orphan_locks[list].lock()
     }
 
+    /// Whether somebody holds the lock of a list of orphans: for asserts of its holder.
+    #[inline]
+    pub(crate) fn are_orphans_locked(&self, list: usize) -> bool {
+        self.orphan_locks[list].try_lock().is_none()
+    }
+
     /// Free inode numbers.
     #[inline]
     pub fn numbers(&self) -> &Mutex<InodeNumbers> {

@@ -204,6 +204,7 @@ impl References {
     pub fn dropped(&self, ino: Ino, done: bool) -> OpenMode {
         let mut counts = self.shard(ino).lock();
         let count = counts.entry(ino.0 as u32).or_default();
+        assert!(count.drops, "inode {ino} ends a drop of pages that no open began");
         count.drops = false;
         if done {
             count.cached = true;
@@ -232,8 +233,9 @@ impl References {
             *count = Count::default();
         }
         if count.opens == 0 {
-            let taken = std::mem::take(&mut count.kept_blocks);
-            self.kept_blocks.fetch_sub(u64::from(taken), Ordering::Relaxed);
+            let taken = u64::from(std::mem::take(&mut count.kept_blocks));
+            let before = self.kept_blocks.fetch_sub(taken, Ordering::Relaxed);
+            assert!(before >= taken, "{taken} of {before} kept blocks are given back");
         }
         let left = Left { is_open: count.opens > 0, is_referenced: count.lookups > 0 || count.opens > 0 };
         if !left.is_referenced {

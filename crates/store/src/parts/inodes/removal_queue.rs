@@ -75,6 +75,8 @@ impl Tasks {
             self.waiting.insert(place, task);
             self.fresh += usize::from(place < AGAIN);
             self.next += 1;
+            let (waiting, queued) = (self.waiting.len(), self.queued.len());
+            assert_eq!(waiting, queued, "a removal waits twice");
             place
         })
     }
@@ -83,8 +85,11 @@ impl Tasks {
     fn take(&mut self, place: Place) -> Option<Task> {
         self.handed.remove(&place);
         let task = self.waiting.remove(&place)?;
-        self.queued.remove(&task.job);
-        self.fresh -= usize::from(place < AGAIN);
+        let was_queued = self.queued.remove(&task.job);
+        assert!(was_queued, "{:?} waits and is not queued", task.job);
+        let (fresh, tried) = (self.fresh, usize::from(place < AGAIN));
+        assert!(fresh >= tried, "{fresh} removals are left that were not tried, and one is taken");
+        self.fresh -= tried;
         self.at_work += 1;
         Some(task)
     }
@@ -137,7 +142,8 @@ impl ReclaimQueue {
     /// A job that was taken is done, or is in the queue again.
     pub fn ended(&self) {
         let mut tasks = self.tasks.lock();
-        tasks.at_work = tasks.at_work.saturating_sub(1);
+        assert!(tasks.at_work > 0, "a removal ends that no thread has taken");
+        tasks.at_work -= 1;
         self.ended.fetch_add(1, Ordering::AcqRel);
     }
 

@@ -93,7 +93,8 @@ impl MetadataPages {
 
     /// Ends pins of an operation.
     pub(crate) fn give_pins(&self, count: usize) {
-        self.pins.fetch_sub(count as u64, Ordering::Relaxed);
+        let before = self.pins.fetch_sub(count as u64, Ordering::Relaxed);
+        assert!(before >= count as u64, "{count} of {before} page pins end (P1)");
     }
 
     /// Pins that operations hold.

@@ -16,6 +16,8 @@ pub struct Turns {
 }
 
 struct State {
+    /// All permits: as many as processors.
+    all: usize,
     left: usize,
     /// The threads that hold a permit.
     holders: Vec<usize>,
@@ -28,7 +30,8 @@ pub struct Turn<'a>(Option<&'a Turns>);
 impl Turns {
     /// `processors` permits, at least one.
     pub fn new(processors: usize) -> Turns {
-        let state = State { left: processors.max(1), holders: Vec::new() };
+        let all = processors.max(1);
+        let state = State { all, left: all, holders: Vec::new() };
         Turns { state: Mutex::new(state), given_back: Condvar::new() }
     }
 
@@ -60,6 +63,8 @@ impl Turns {
         }
         state.left -= 1;
         state.holders.push(thread::index());
+        let (held, all) = (state.holders.len(), state.all);
+        assert_eq!(held + state.left, all, "{held} of {all} permits are held");
     }
 
     /// False when this thread has no turn.

@@ -138,7 +138,8 @@ impl Pressure {
 
     /// Ends what [`Self::begin_group`] began. Call [`Self::round_done`] when waiters may look again.
     pub fn end_group(&self, blocks: usize) {
-        self.in_flight.fetch_sub(blocks as u64, Ordering::AcqRel);
+        let before = self.in_flight.fetch_sub(blocks as u64, Ordering::AcqRel);
+        assert!(before >= blocks as u64, "{blocks} of {before} blocks in flight are done");
     }
 
     /// Blocks that workers have taken and not yet done.
@@ -168,7 +169,8 @@ impl Pressure {
 
     /// A worker ends.
     pub fn worker_ends(&self) {
-        self.workers.fetch_sub(1, Ordering::Relaxed);
+        let before = self.workers.fetch_sub(1, Ordering::Relaxed);
+        assert!(before > 0, "a worker ends that has not begun");
     }
 
     /// Whether migration workers run: only then a slowed writer waits for a demotion.
@@ -212,7 +214,9 @@ impl Pressure {
 
     /// Ends what [`Self::begin_drain`] began.
     pub fn end_drain(&self) {
-        if self.draining.fetch_sub(1, Ordering::AcqRel) == 1 {
+        let before = self.draining.fetch_sub(1, Ordering::AcqRel);
+        assert!(before > 0, "a drain of PM ends that has not begun");
+        if before == 1 {
             self.drain_to.store(0, Ordering::Release);
         }
     }
@@ -264,6 +268,7 @@ impl Pressure {
 
     /// Keeps a buffer for the next group.
     pub(crate) fn put_buffer(&self, buffer: Buffer) {
+        assert_eq!(buffer.len(), SLICE, "blocks of a copy buffer");
         let mut buffers = self.buffers.lock();
         if buffers.len() < WORKERS {
             buffers.push(buffer);

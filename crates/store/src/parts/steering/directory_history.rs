@@ -51,6 +51,8 @@ const MOST_PLACES: u64 = 1 << 16;
 /// Bits of a key in a tag: with the index of a place they are all of it.
 const TAG_BITS: u32 = 24;
 
+const _: () = assert!(LEAST_PLACES >= 1 << (u32::BITS - TAG_BITS), "index and tag hold the whole key");
+
 impl Level {
     fn pack(self) -> u64 {
         u64::from(self.tag) << 40 | u64::from(self.score.pack()) << 32 | self.above.0 & 0xffff_ffff

@@ -30,6 +30,11 @@ const PENDING_BYTES: u32 = 40;
 /// Most blocks in [`FileState::pending`]. Their bytes fit into `PENDING_BYTES` bits.
 const MOST_PENDING: u32 = (1 << (64 - PENDING_BYTES)) - 1;
 
+const _: () = assert!(
+    (MOST_PENDING as u64) * BLOCK_SIZE < 1 << PENDING_BYTES,
+    "the bytes of that many blocks fit into their bits"
+);
+
 /// The history of a file: 64 bytes. All accesses are relaxed: no word depends on another.
 #[derive(Default)]
 #[repr(align(64))]
@@ -60,6 +65,8 @@ pub struct FileState {
 const RUN_BLOCKS: u32 = 24;
 
 const RUN_END: u32 = 32;
+
+const _: () = assert!(RUN_BLOCKS + u8::BITS == RUN_END, "the counter lies between blocks and end");
 
 /// The tables and parameters that a file history needs to learn from an event.
 #[derive(Clone, Copy)]
