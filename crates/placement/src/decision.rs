@@ -3,6 +3,7 @@
 use crate::Home;
 use crate::Parameters;
 use crate::synchronicity::Synchronicity;
+use crate::threshold::Idle;
 use crate::write_size::Entry;
 
 /// The free room of PM.
@@ -65,18 +66,6 @@ pub enum ReadRule {
     ToDram,
     /// Cold data of a read-dominated file while PM bandwidth idles: promoted.
     ToPm,
-}
-
-/// The medium whose bandwidth idles by equation (2).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Idle {
-    /// Neither medium.
-    #[default]
-    Neither,
-    /// Reads come from PM more than twice as much as from DRAM.
-    Dram,
-    /// Reads come from PM less than half as much as from DRAM.
-    Pm,
 }
 
 /// The read rules: only read-dominated files move, because each write of a file drops its cached blocks.

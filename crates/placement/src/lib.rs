@@ -20,9 +20,9 @@ pub mod temperature;
 pub mod threshold;
 pub mod write_size;
 
-pub use decision::Idle;
 pub use parameters::Parameters;
 pub use policies::{Ablation, POLICIES, PolicyKind, PolicyRow, make, name_of, names};
+pub use threshold::Idle;
 
 /// Where a write goes first (design 5): a write has one home.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

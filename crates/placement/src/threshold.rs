@@ -1,6 +1,16 @@
 //! The adaptive thresholds of [TPFS] section 5.1: equations (1) and (2), on windows of seconds.
 
-use crate::decision::Idle;
+/// The medium whose bandwidth idles by equation (2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Idle {
+    /// Neither medium.
+    #[default]
+    Neither,
+    /// Reads come from PM more than twice as much as from DRAM.
+    Dram,
+    /// Reads come from PM less than half as much as from DRAM.
+    Pm,
+}
 
 /// Least bytes that each side of a ratio counts as: an idle system has the threshold of equal reads and
 /// writes.

@@ -1,8 +1,9 @@
 //! The choice of files to demote, and the answers of each policy, by observations alone.
 
-use terrace_placement::decision::{Idle, ReadRule, read_rule};
+use terrace_placement::decision::{ReadRule, read_rule};
 use terrace_placement::policies::{AntiCache, Predictive, Static, WriteOnly};
 use terrace_placement::temperature::{Portion, Times, coldest, word};
+use terrace_placement::threshold::Idle;
 use terrace_placement::{Ablation, Observation, Parameters, Policy, VictimOrder, make};
 
 fn times(at: &[u32]) -> Times {

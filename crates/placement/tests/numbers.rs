@@ -1,11 +1,12 @@
 //! The thresholds, the prior and the packed states by their numbers.
 
 use terrace_placement::Parameters;
-use terrace_placement::decision::{Idle, Room};
+use terrace_placement::decision::Room;
 use terrace_placement::prior::{Score, family};
 use terrace_placement::read_frequency::ReadFrequency;
 use terrace_placement::spill::{Spill, last_used};
 use terrace_placement::synchronicity::{Judgement, Synchronicity, WRITE_BACK_TICKS};
+use terrace_placement::threshold::Idle;
 use terrace_placement::threshold::{Dataflow, Flow, Utilisation, Window};
 use terrace_placement::write_size::{Before, Entry};
 

@@ -2,10 +2,10 @@
 //! 10 ms, threshold 80 % of PM).
 //!
 //! Deviations, on purpose. Blocks that will arrive while a group is demoted count as present
-//! (policies/mod.rs: `above`). The publication promotes every block read from disk; by default a block is
+//! (policies/room.rs: `above`). The publication promotes every block read from disk; by default a block is
 //! promoted on its second touch, so a scan does not replace the content of PM (design 6).
 
-use super::{PolicyKind, PolicyRow};
+use super::row::{PolicyKind, PolicyRow};
 use crate::{Observation, Policy};
 
 impl PolicyKind {
@@ -36,7 +36,7 @@ impl Policy for AntiCache {
         ROW.name
     }
     fn blocks_to_demote(&self, seen: &Observation) -> u64 {
-        super::above(self.threshold_percent, seen)
+        super::room::above(self.threshold_percent, seen)
     }
     fn promotes(&self, touches: u32) -> bool {
         touches >= self.touches

@@ -1,7 +1,7 @@
 //! `static`: only requested movements run, and demotion for a write that finds PM full: that demotion runs
 //! under every policy.
 
-use super::{PolicyKind, PolicyRow};
+use super::row::{PolicyKind, PolicyRow};
 use crate::{Observation, Policy};
 
 impl PolicyKind {

@@ -4,47 +4,28 @@ mod ablated;
 mod anticache;
 mod fixed;
 mod predictive;
+mod room;
+mod row;
 mod write_only;
 
 pub use ablated::Ablation;
 pub use anticache::AntiCache;
 pub use fixed::Static;
 pub use predictive::Predictive;
+pub use row::{PolicyKind, PolicyRow};
 pub use write_only::WriteOnly;
 
-use crate::{Observation, Parameters, Policy};
+use crate::{Parameters, Policy};
 use terrace_format::superblock::POLICY_IDS;
-
-/// A policy by its id: the value of the superblock's field, which never changes. Each policy has a constant in its
-/// own file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PolicyKind(u8);
 
 impl PolicyKind {
     /// The policy of a new pool without another choice.
     pub const DEFAULT: PolicyKind = PolicyKind::PREDICTIVE;
 
-    /// The value of the superblock's field.
-    pub const fn id(self) -> u8 {
-        self.0
-    }
-
     /// The policy with a name of the command line; `None` for an unknown name.
     pub fn named(name: &str) -> Option<PolicyKind> {
         POLICIES.iter().find(|row| row.name == name).map(|row| row.kind)
     }
-}
-
-/// A selectable policy.
-pub struct PolicyRow {
-    /// The stable id.
-    pub kind: PolicyKind,
-    /// Name on the command line.
-    pub name: &'static str,
-    /// Its rule, as a sentence for the user.
-    pub sentence: &'static str,
-    /// Makes the policy from the threshold of `anticache`, in percent, and the parameters.
-    make: fn(u8, &Parameters) -> Box<dyn Policy>,
 }
 
 /// All policies, by id. A policy is named in its own file and in this table alone.
@@ -74,23 +55,6 @@ pub fn names() -> String {
     let mut names: Vec<&str> = rows.iter().map(|row| row.name).collect();
     let last = names.pop().unwrap_or_default();
     format!("{} or {last}", names.join(", "))
-}
-
-/// Spare room: PM / `BESIDE` blocks are to be free besides the room for the blocks that arrive while a group
-/// is demoted, or the blocks that the threshold leaves free if these are fewer. The throttle mark is at half
-/// of it.
-const BESIDE: u64 = 8;
-
-/// Blocks to demote: the blocks above a threshold of PM use, or more if the blocks that arrive while a group
-/// is demoted need more room. So a stream of writes finds the device at work before PM is full. A quarter of
-/// the threshold, the blocks written last, always stays. While the arriving blocks have room, no block below
-/// the threshold is demoted.
-fn above(threshold_percent: u8, seen: &Observation) -> u64 {
-    let limit = seen.total_blocks * u64::from(threshold_percent) / 100;
-    let used = seen.used_blocks();
-    let beside = (seen.total_blocks / BESIDE).min(seen.total_blocks.saturating_sub(limit));
-    let in_the_way = (seen.arriving_blocks + beside).saturating_sub(seen.free_blocks);
-    used.saturating_sub(limit).max(in_the_way).min(used.saturating_sub(limit / 4))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! as under `anticache`, not only as part of a read-dominated file; the publication leaves such blocks to its
 //! page cache.
 
-use super::{PolicyKind, PolicyRow};
+use super::row::{PolicyKind, PolicyRow};
 use crate::threshold::Utilisation;
 use crate::{Observation, Parameters, Policy, VictimOrder};
 
@@ -40,7 +40,7 @@ impl Policy for Predictive {
         ROW.name
     }
     fn blocks_to_demote(&self, seen: &Observation) -> u64 {
-        super::above(self.utilisation.percent(seen.pm_read_bytes, seen.pm_written_bytes), seen)
+        super::room::above(self.utilisation.percent(seen.pm_read_bytes, seen.pm_written_bytes), seen)
     }
     fn promotes(&self, touches: u32) -> bool {
         touches >= self.touches

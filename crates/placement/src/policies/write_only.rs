@@ -3,8 +3,8 @@
 //! Reads change only the threshold: no file is read-dominated, so neither a demotion nor a promotion follows
 //! the reads of a file. A cold block is promoted on its second touch, as under the other policies.
 
-use super::{PolicyKind, PolicyRow};
-use crate::policies::Predictive;
+use super::predictive::Predictive;
+use super::row::{PolicyKind, PolicyRow};
 use crate::{Observation, Parameters, Policy, VictimOrder};
 
 impl PolicyKind {
