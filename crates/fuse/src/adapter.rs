@@ -17,6 +17,7 @@ use crate::held::PACE;
 use crate::long::{Long, Turn};
 use crate::session;
 use crate::set_id::{Changes, Changing, Rights, has_set_id, is_to_run, valid};
+use crate::validity::VALID;
 use crate::waiting::Waiting;
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
@@ -32,7 +33,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 use terrace_engine::{
     Attributes, Caller, Engine, FsError, FsResult, OpenMode, Progress, Seek, SetAttributes, Space, Wait,
 };
@@ -46,9 +47,6 @@ pub const CONTROL_XATTR: &str = "system.terrace_control";
 
 /// The attribute's name until 2026.
 pub const EARLIER_CONTROL_XATTR: &str = "terrace.control";
-
-/// How long the kernel may believe names and attributes.
-pub(crate) const VALID: Duration = Duration::from_secs(24 * 3600);
 
 thread_local! {
     /// A request thread's buffer for reads.

@@ -8,9 +8,9 @@
 //! Its size never changes. Every request is answered once, at the latest when the session ends
 //! ([`crate::completions`]).
 
-use crate::adapter::VALID;
 use crate::completions::{Completions, Finish};
 use crate::session;
+use crate::validity::VALID;
 use fuser::{
     BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
     InitFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty,

@@ -21,6 +21,7 @@ pub mod null;
 mod remount;
 pub mod session;
 mod set_id;
+mod validity;
 mod waiting;
 
 pub use adapter::{Adapter, CONTROL_XATTR, EARLIER_CONTROL_XATTR};

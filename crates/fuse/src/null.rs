@@ -3,8 +3,8 @@
 //!
 //! Holds one file, `file`, that reads as zeros and takes every write; fsync is answered. Used by the bench.
 
-use crate::adapter::VALID;
 use crate::session;
+use crate::validity::VALID;
 use fuser::{
     Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, KernelConfig,
     LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen,

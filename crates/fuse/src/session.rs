@@ -4,8 +4,8 @@
 //! threads and options. This module mounts by itself, without `fuser`, so that the type shows as
 //! `fuse.terrace` for root too. Root calls mount(2); an ordinary user mounts through fusermount3.
 
-use crate::adapter::VALID;
 use crate::connection::Connection;
+use crate::validity::VALID;
 use fuser::{
     Config, FileAttr, FileType, Filesystem, Generation, INodeNo, InitFlags, KernelConfig, Notifier,
     ReplyEntry, Session, SessionACL,

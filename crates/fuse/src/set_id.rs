@@ -14,7 +14,7 @@
 //! 0.18 does not pass on, and fallocate has no such flag: for these two /proc tells, while the caller waits
 //! for its answer. In doubt a caller has no privilege.
 
-use crate::adapter::VALID;
+use crate::validity::VALID;
 use fuser::{OpenFlags, Request};
 use std::collections::HashMap;
 use std::fs;

@@ -5,7 +5,7 @@
 //! the page itself is logged by the caller.
 
 use crate::file_map::Mapping;
-use crate::radix_tree::{NODE_BYTES, NodeOwner, RadixTree, RootPlace, entry_at, index};
+use crate::radix::{NODE_BYTES, NodeOwner, RadixTree, RootPlace, entry_at, index};
 use std::sync::Arc;
 use terrace_blocks::{BlockPool, Claim};
 use terrace_format::below::is_below;

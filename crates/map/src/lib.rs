@@ -14,6 +14,7 @@ pub mod file_map;
 pub mod inode_file;
 pub mod radix_tree;
 
+mod radix;
 mod radix_change;
 mod radix_prune;
 mod radix_read;

@@ -1,8 +1,8 @@
 //! Radix tree: adding nodes, setting and clearing entries.
 
 use crate::file_map::Mapping;
+use crate::radix::{BITS, FANOUT, NODE_BYTES, RadixTree, Root, RootPlace, entry_at, height_for, index};
 use crate::radix_read::{half, piece, span, to_direct};
-use crate::radix_tree::{BITS, FANOUT, NODE_BYTES, RadixTree, Root, RootPlace, entry_at, height_for, index};
 use smallvec::SmallVec;
 use terrace_blocks::Claim;
 use terrace_format::address::{BLOCK_SIZE, MAX_FILE_BLOCK};

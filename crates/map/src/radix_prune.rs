@@ -1,8 +1,8 @@
 //! Radix tree: freeing empty nodes.
 
 use crate::file_map::Freed;
+use crate::radix::{BITS, FANOUT, MAX_HEIGHT, MAX_PRUNED, RadixTree, RootPlace, entry_at, position};
 use crate::radix_read::span;
-use crate::radix_tree::{BITS, FANOUT, MAX_HEIGHT, MAX_PRUNED, RadixTree, RootPlace, entry_at, position};
 use terrace_format::{FileBlock, PmBlock};
 use terrace_wal::{Result, Tx};
 use zerocopy::FromZeros;

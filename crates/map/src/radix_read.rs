@@ -1,7 +1,7 @@
 //! Radix tree: lookups and walks.
 
 use crate::file_map::Mapping;
-use crate::radix_tree::{
+use crate::radix::{
     BITS, FANOUT, MAX_HEIGHT, RadixTree, Root, RootPlace, entry_at, height_for, index, position,
 };
 use terrace_format::address::MAX_FILE_BLOCK;

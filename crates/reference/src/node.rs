@@ -3,8 +3,10 @@
 use crate::content::Content;
 use crate::stamp::Stamp;
 use crate::unwritten::Unwritten;
-use crate::xattr::CAPABILITY;
 use std::collections::BTreeMap;
+
+/// The attribute that holds the capabilities of a program: privileges that its user need not have.
+pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 
 const DAY_NS: i64 = 86_400_000_000_000;
 

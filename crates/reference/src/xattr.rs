@@ -1,11 +1,8 @@
 //! Extended attributes.
 
-use crate::node::Id;
+use crate::node::{CAPABILITY, Id};
 use crate::stamp::Stamp;
 use crate::{Outcome, Reference};
-
-/// The attribute that holds the capabilities of a program: privileges that its user need not have.
-pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 
 /// setxattr's flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -15,6 +15,7 @@ pub mod planted;
 pub mod step;
 pub mod sync;
 pub mod thread;
+mod thread_index;
 pub mod turns;
 
 pub use clock::{Clock, ManualClock, SystemClock};

@@ -1,5 +1,6 @@
 //! Moving the checkpoint (design T5).
 
+use crate::checkpoint_state::CheckpointState;
 use crate::dirty_lines::LINE;
 use crate::error::{Error, Result};
 use crate::lane::Lane;
@@ -11,13 +12,6 @@ use terrace_format::{Corrupt, Lsn, PmOffset};
 use terrace_runtime::pause;
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::sync::atomic::Ordering;
-
-/// The checkpoint as last written.
-pub(crate) struct CheckpointState {
-    pub current: Checkpoint,
-    /// Lines of the lane being settled; kept for its memory.
-    pub lines: Vec<PmOffset>,
-}
 
 impl Wal {
     /// Moves the checkpoint over everything applied so far. Waits for no transaction; takes no lock

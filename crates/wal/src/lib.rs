@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod checkpoint;
+mod checkpoint_state;
 mod dirty_lines;
 pub mod error;
 pub mod lane;

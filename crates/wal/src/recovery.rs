@@ -3,7 +3,7 @@
 //! The cost of a recovery depends on the size of the lanes only. The set of valid records is fixed before the
 //! first write, so a crash inside recovery changes nothing.
 
-use crate::checkpoint::CheckpointState;
+use crate::checkpoint_state::CheckpointState;
 use crate::error::{Error, Result};
 use crate::lane::Lane;
 use crate::page_checksums::PageChecksums;

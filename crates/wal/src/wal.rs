@@ -1,6 +1,6 @@
 //! Reservation and commit.
 
-use crate::checkpoint::CheckpointState;
+use crate::checkpoint_state::CheckpointState;
 use crate::dirty_lines::DirtyLines;
 use crate::error::{Error, Result};
 use crate::lane::{self, EMPTY_HEADER, Lane, LaneState};

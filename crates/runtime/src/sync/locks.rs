@@ -230,7 +230,7 @@ impl<T> ReentrantMutex<T> {
         ReentrantMutex { lock: under::Mutex::new(()), holder: AtomicUsize::new(0), value }
     }
     pub fn lock(&self) -> ReentrantMutexGuard<'_, T> {
-        let me = crate::thread::index() + 1;
+        let me = crate::thread_index::index() + 1;
         if self.holder.load(Ordering::Relaxed) == me {
             return ReentrantMutexGuard { mutex: self, held: None };
         }
