@@ -86,11 +86,11 @@ trap cut_short INT TERM
 
 # Runs cargo test with its output in a log. A test that hangs is ended after three times its time on a slow machine, so
 # that the rest is seen.
-run_cargo_test() { # log arguments...
-    local log=$1
-    shift
+run_cargo_test() { # seconds log arguments...
+    local limit=$1 log=$2
+    shift 2
     # In the background, or a signal would wait for its end.
-    timeout --kill-after=10 1800 cargo test --locked --no-fail-fast "$@" >"$log" 2>&1 &
+    timeout --kill-after=10 "$limit" cargo test --locked --no-fail-fast "$@" >"$log" 2>&1 &
     wait $!
     echo $? >"$log.status"
 }
@@ -126,7 +126,7 @@ if [ $# = 0 ]; then
     report $? "cargo clippy of the models"
     # As many files as issue 4 asks for over 32 MiB of PM; by itself the test makes fewer.
     export TERRACE_METADATA_FILES=200000
-    run_cargo_test "$logs/all" --workspace --exclude terrace-sim "${targets[@]}"
+    run_cargo_test 1800 "$logs/all" --workspace --exclude terrace-sim "${targets[@]}"
     judge_cargo_test "cargo test" "$logs/all"
 fi
 
@@ -146,8 +146,8 @@ fi
 if [ $# = 0 ]; then
     (
         renice -n 19 $BASHPID >/dev/null
-        run_cargo_test "$logs/sim" -p terrace-sim "${targets[@]}"
-        run_cargo_test "$logs/models" -p terrace-models --features shuttle "${targets[@]}"
+        run_cargo_test 3600 "$logs/sim" -p terrace-sim "${targets[@]}"
+        run_cargo_test 1800 "$logs/models" -p terrace-models --features shuttle "${targets[@]}"
     ) &
     aside=$!
 fi
