@@ -1,4 +1,4 @@
-//! Address types: every number says its space (style.md "Names").
+//! Address types: every number says its space.
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
 //! Placement: where data belongs. A policy is a pure function of what was observed: no I/O, no clock,
-//! no lock, so that recorded traces can be replayed through it (design 7, style.md).
+//! no lock, so that recorded traces can be replayed through it (design 7).
 //!
 //! A policy is a file in `policies` and a row of [`POLICIES`]. Modules of their own are the predictors
 //! ([`synchronicity`], [`write_size`], [`read_frequency`]), the directory history of the first predictor

@@ -1,4 +1,4 @@
-//! The only source of time, threads and locks (style.md "Layout", enforced by clippy.toml).
+//! The only source of time, threads and locks (enforced by clippy.toml).
 //!
 //! Invariant: no other crate reads a clock, starts a thread or makes a lock by itself, so that a
 //! simulator can put its own clock and its own scheduler here.

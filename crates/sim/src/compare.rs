@@ -145,7 +145,7 @@ impl World {
         self.numbers.insert(id, (ino, found.generation));
     }
 
-    /// A cookie never changes while the name exists (C2).
+    /// A cookie never changes while the name exists (design C2).
     pub fn assert_cookie(&mut self, id: Id, name: &[u8], cookie: u64) {
         let known = *self.cookies.entry((id, name.to_vec())).or_insert(cookie);
         assert_eq!(known, cookie, "{id:?}: cookie of {name:?} changed");

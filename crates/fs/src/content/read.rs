@@ -188,7 +188,7 @@ fn read_one(
             Ok(Some(0))
         }
         // The cold map need not be read: a clean page is valid under its version, which each change of the
-        // cold map raises (S3).
+        // cold map raises (S6).
         None if inode.slot.has(flag::HAS_COLD) => {
             let Some(page) = cached_page(store, inode, block) else { return Ok(None) };
             let skip = (offset % BLOCK_SIZE) as usize;

@@ -9,7 +9,7 @@ use terrace_catalog::{DeviceRun, ShardsWrite, chunks, cold_map};
 use terrace_format::Ino;
 use terrace_format::keys::{ColdExtent, MAX_EXTENT_BLOCKS};
 
-/// Inserts extents of a file in ascending order, frees the device blocks that they replace, and marks their own as used.
+/// Inserts extents of a file frees the device blocks that they replace, and marks their own as used.
 /// Neighbours on a device are marked together. The caller holds the inode's lock and the shards of all of these runs.
 ///
 /// # Errors

@@ -47,7 +47,7 @@ pub fn cold_page(
 }
 
 /// A cold block's content, if this operation has read it or the cache has it. The cold map need not be read
-/// then: each change of it raises the version (S3). The caller holds the inode lock.
+/// then: each change of it raises the version (S6). The caller holds the inode lock.
 pub fn known_page(store: &Store, op: &mut Op, inode: &Inode, block: FileBlock) -> Option<Page> {
     let version = store.dram.cold_versions().get(inode.ino, block);
     if let Some((read_at, page)) = op.fetched.pages.get(&block)
