@@ -6,10 +6,12 @@
 //! Every run records the same traces: loads are bounded by turns, not by time, and run on one thread. The
 //! machine is deterministic; only the engine's times differ from run to run.
 
-use crate::regret::copies::Copies;
-use crate::regret::machine::{CANDIDATES, Candidate, Setup, Waits, run as replay_on_machine};
+use crate::regret::candidates::{CANDIDATES, Candidate, Copies};
 use crate::regret::optimum::{Bound, bound};
+use crate::regret::replay::run as replay_on_machine;
 use crate::regret::scripts::{Traced, VARIANTS, scripts};
+use crate::regret::setup::Setup;
+use crate::regret::waits::Waits;
 use crate::regret::{breakdown, past};
 use serde_json::json;
 use std::fmt::Write as _;

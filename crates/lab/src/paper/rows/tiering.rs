@@ -32,11 +32,7 @@ pub(crate) fn burst(scale: &Scale) -> Plan {
     for (peer, name) in BOTH {
         plan.subjects.push(scale.subject(format!("{name} 6%"), peer, LITTLE, tuning.clone()));
         let series = |words: &str| format!("{name} 6% {words}");
-        plan.limit(
-            "p99.9 ≤ max(20 medians, 2 ms)",
-            &series("p99.9 by its limit"),
-            Must::AtMost(1.0),
-        );
+        plan.limit("p99.9 ≤ max(20 medians, 2 ms)", &series("p99.9 by its limit"), Must::AtMost(1.0));
         plan.limit("none above 500 ms", &series("longest"), Must::Never(500e6));
         plan.limit("no ENOSPC", &series("without space"), Must::Never(0.0));
     }
