@@ -8,7 +8,7 @@ use crate::machine::{Machine, describe};
 use crate::site::peer::Subject;
 use crate::site::{Site, UNLIMITED};
 use crate::stats::{Ratio, median, quantile};
-use crate::workload::load::Measure;
+use crate::workload::worker::Measure;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::fs;

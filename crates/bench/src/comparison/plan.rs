@@ -2,8 +2,9 @@
 
 use crate::site::peer::{Peer, Subject, Tuning};
 use crate::site::programs::Program;
-use crate::workload::load::{Kind, Load, Measure};
+use crate::workload::load::{Kind, Load};
 use crate::workload::personality::{Order, Personality};
+use crate::workload::worker::Measure;
 use serde::Serialize;
 use std::collections::BTreeMap;
 

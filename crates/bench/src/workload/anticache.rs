@@ -1,9 +1,9 @@
 //! The small measurements of [AC-BPFS section 4]: operations on names, durable appends, reads of partly hot
 //! data.
 
-use super::load::{Tally, Worker};
 use super::numbers::Picks;
 use super::target::FileTarget;
+use super::worker::{Tally, Worker};
 use serde::{Deserialize, Serialize};
 use std::io;
 

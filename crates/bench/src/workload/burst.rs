@@ -5,8 +5,8 @@
 //! wait behind a slow request counts too. Each thread has every n-th arrival and a log of its own. The logs
 //! are removed after the burst, so every burst begins in the same state.
 
-use super::load::{Tally, Worker};
 use super::target::FileTarget;
+use super::worker::{Tally, Worker};
 use serde::{Deserialize, Serialize};
 use std::io;
 use terrace_runtime::clock::sleep_exactly;

@@ -1,7 +1,7 @@
 //! Loads over demoted data: commits beside a scan, small synchronous writes, a file read whole.
 
-use super::load::{Tally, Worker};
 use super::target::FileTarget;
+use super::worker::{Tally, Worker};
 use std::io;
 
 const COMMIT: usize = 4096;

@@ -17,3 +17,4 @@ pub mod random;
 pub mod raw;
 pub mod sizes;
 pub mod target;
+pub mod worker;

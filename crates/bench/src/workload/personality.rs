@@ -10,9 +10,9 @@
 //! operations are counted as in filebench: open, read of a whole file, append, fsync, close and so on count 1
 //! each.
 
-use super::load::{Tally, Worker};
 use super::numbers::Picks;
 use super::target::{FileTarget, OpenedFile};
+use super::worker::{Tally, Worker};
 use serde::{Deserialize, Serialize};
 use std::io;
 
@@ -258,7 +258,7 @@ impl Flow<'_> {
             }
             Personality::Varmail => {
                 self.replace(tally, 2, true)?;
-                let mut file = self.open(tally)?;
+                let mut file = self.open_one(tally)?;
                 self.read_whole(&mut *file, tally)?;
                 let end = file.size()?;
                 self.append(&mut *file, end, 2, tally)?;
@@ -276,7 +276,7 @@ impl Flow<'_> {
         self.present.pick(&mut self.picks)
     }
 
-    fn open(&mut self, tally: &mut Tally) -> io::Result<Box<dyn OpenedFile>> {
+    fn open_one(&mut self, tally: &mut Tally) -> io::Result<Box<dyn OpenedFile>> {
         tally.other();
         let path = self.which.path(self.pick());
         self.target.open(&path, false)
@@ -297,7 +297,7 @@ impl Flow<'_> {
 
     /// open, read, close.
     fn read_one(&mut self, tally: &mut Tally) -> io::Result<()> {
-        let mut file = self.open(tally)?;
+        let mut file = self.open_one(tally)?;
         self.read_whole(&mut *file, tally)?;
         drop(file);
         tally.other();
@@ -372,7 +372,7 @@ impl Flow<'_> {
         drop(file);
         tally.other();
         // open, append, close
-        let mut file = self.open(tally)?;
+        let mut file = self.open_one(tally)?;
         let end = file.size()?;
         self.append(&mut *file, end, 1, tally)?;
         self.sync_if_asked(&mut *file, tally)?;
