@@ -22,6 +22,20 @@ pub fn median(samples: &[f64]) -> f64 {
     quantile(samples, 0.5)
 }
 
+/// A number in few digits.
+pub fn short(value: Option<f64>) -> String {
+    match value {
+        None => "?".to_string(),
+        Some(value) => match value.abs() {
+            size if size >= 1e9 => format!("{:.2}e9", value / 1e9),
+            size if size >= 1e6 => format!("{:.2}e6", value / 1e6),
+            size if size >= 100.0 => format!("{value:.0}"),
+            size if size >= 10.0 => format!("{value:.1}"),
+            _ => format!("{value:.3}"),
+        },
+    }
+}
+
 /// A ratio of paired samples.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Ratio {

@@ -1,7 +1,7 @@
 //! A row as data: file systems, loads, and the claims about their figures. paper/measure.rs runs the plan.
 
-use crate::site::peer::{Peer, Subject, Tuning};
 use crate::site::programs::Program;
+use crate::site::subject::{Peer, Subject, Tuning};
 use crate::workload::load::{Kind, Load};
 use crate::workload::personality::{Order, Personality};
 use crate::workload::worker::Measure;
@@ -341,7 +341,7 @@ impl Plan {
     pub fn emulate_pm(&mut self, speed: Option<&str>) {
         let Some(speed) = speed else { return };
         for subject in self.subjects.iter_mut() {
-            if matches!(subject.peer, Peer::Terrace | Peer::Local) {
+            if subject.peer.is_terrace() {
                 subject.tuning.emulate_pm = Some(speed.to_string());
             }
         }

@@ -6,6 +6,7 @@
 //! namespace goes with its processes and loop devices clear themselves; files are removed by the next run
 //! (`sweep`).
 
+pub mod class;
 pub mod device;
 pub mod dirty;
 pub mod group;
@@ -14,20 +15,33 @@ pub mod peer;
 pub mod postgres;
 pub mod programs;
 pub mod run;
+pub mod subject;
 pub mod teardown;
 
-use crate::comparison::options::Options;
 use crate::failure::Outcome;
 use crate::scratch::Scratch;
-use device::Class;
+use class::Class;
 use group::MemoryGroup;
-use peer::{Peer, Subject};
 use rustix::thread::CpuSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use subject::{Peer, Subject};
 use teardown::{Held, Resource, Teardown};
 use terrace_runtime::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// The options of a site.
+#[derive(Debug)]
+pub struct SiteOptions {
+    /// The class of devices; without a class each row chooses its own.
+    pub class: Option<Class>,
+    /// The files behind devices are in memory.
+    pub device_memory: bool,
+    /// The directory of scratch files on the disk.
+    pub dir: PathBuf,
+    /// The program `terrace`.
+    pub terrace: PathBuf,
+}
 
 /// A place to measure at.
 pub struct Site {
@@ -56,7 +70,7 @@ impl Site {
     /// Makes scratch directories below the directory of the options and on /dev/shm, makes a mount namespace
     /// if allowed, and begins to catch signals. `cap_bytes` limits the page cache of confined processes; 0
     /// means no limit. Devices have the class of the options, else the class of the row.
-    pub fn new(options: &Options, cap_bytes: u64, class: Option<&str>) -> Outcome<Site> {
+    pub fn new(options: &SiteOptions, cap_bytes: u64, class: Option<&str>) -> Outcome<Site> {
         sweep(&options.dir);
         sweep(Path::new("/dev/shm"));
         let scratch = Scratch::new(&options.dir, RUN)?;

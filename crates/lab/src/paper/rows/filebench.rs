@@ -3,7 +3,7 @@
 
 use super::{ALL, both, subjects};
 use terrace_bench::comparison::plan::{Cell, FILESERVER_BYTES, Metric, Must, Plan, Scale, Work};
-use terrace_bench::site::peer::{Peer, Tuning};
+use terrace_bench::site::subject::{Peer, Tuning};
 use terrace_bench::workload::load::Kind;
 use terrace_bench::workload::personality::{Order, Personality};
 use terrace_bench::workload::worker::Sync;

@@ -15,15 +15,17 @@ use crate::regret::waits::Waits;
 use crate::regret::{breakdown, past};
 use serde_json::json;
 use std::fmt::Write as _;
+use terrace_bench::comparison::figure::Figure;
 use terrace_bench::comparison::options::Options;
-use terrace_bench::comparison::outcome::{Figure, Result};
+use terrace_bench::comparison::outcome::Result;
 use terrace_bench::comparison::plan::{Cell, Metric, Plan, Scale, Work};
 use terrace_bench::comparison::{Row, scale};
 use terrace_bench::failure::Outcome;
 use terrace_bench::failure::say;
 use terrace_bench::site::Site;
-use terrace_bench::site::device::Class;
-use terrace_bench::site::peer::{Peer, Place, Subject, Tuning};
+use terrace_bench::site::class::Class;
+use terrace_bench::site::peer::Place;
+use terrace_bench::site::subject::{Peer, Subject, Tuning};
 use terrace_bench::stats::median;
 use terrace_bench::workload::load::{Kind, Load};
 use terrace_bench::workload::target::FileTarget;
@@ -255,7 +257,7 @@ fn details(traces: &[Traced], all: &[Replayed]) -> serde_json::Value {
 /// Runs the row.
 pub(crate) fn run(row: &Row, options: &Options) -> Outcome<()> {
     let scale = scale(options);
-    let class = match &options.class {
+    let class = match &options.site.class {
         Some(Class::Emulated(name)) => name.clone(),
         Some(Class::Host) | None => "sata".to_string(),
     };
@@ -265,7 +267,7 @@ pub(crate) fn run(row: &Row, options: &Options) -> Outcome<()> {
             .ok_or_else(|| format!("{class}: not a class of devices"))
     };
     let main = setup(&class, MAIN)?;
-    let site = Site::new(options, 0, None)?;
+    let site = Site::new(&options.site, 0, None)?;
     let mut plan = Plan::new(Metric::ShareOfOptimum, "trace", 0);
     plan.subjects = on_engine().map(|candidate| engine_subject(candidate, &scale)).collect();
     let mut result = Result::new(row, options, &plan, &site, scale.dataset_bytes);
@@ -328,8 +330,8 @@ pub(crate) fn run(row: &Row, options: &Options) -> Outcome<()> {
         result.notes.push(engine_table(&traces, &found));
         result.details["engine_seconds"] = json!(found);
     }
-    let path = result.write(options)?;
-    match options.json {
+    let path = result.write(&options.output.directory)?;
+    match options.output.json {
         true => say(serde_json::to_string_pretty(&result)?)?,
         false => say(result.table())?,
     }

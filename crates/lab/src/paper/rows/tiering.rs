@@ -3,7 +3,7 @@
 use super::PATIENCE_NS;
 use serde_json::Value;
 use terrace_bench::comparison::plan::{Metric, Must, Plan, Scale, Status};
-use terrace_bench::site::peer::{Peer, Tuning};
+use terrace_bench::site::subject::{Peer, Tuning};
 use terrace_bench::workload::burst::Arrivals;
 use terrace_bench::workload::cold::TURNS;
 use terrace_bench::workload::load::{Kind, Load};
