@@ -15,7 +15,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-pub const HELP: &str = "\
+pub(crate) const HELP: &str = "\
 Runs a workload side by side in directories of any file systems; the first one is compared with the others.
 
 Usage: terrace bench run WORKLOAD DIR... [OPTIONS]

@@ -43,6 +43,7 @@ pub struct Ratio {
     pub mean: f64,
     /// Ends of the 95 % interval; both absent with fewer than two rounds.
     pub low: Option<f64>,
+    /// Upper end of the interval.
     pub high: Option<f64>,
     /// Pairs that counted.
     pub pairs: usize,
@@ -109,10 +110,13 @@ impl Ratio {
 /// How much larger paired samples are: the median of the differences.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Difference {
+    /// Median of the differences.
     pub median: f64,
     /// Ends of the 95 % interval of the median, by order statistics: single disturbed pairs do not move them.
     pub low: f64,
+    /// Upper end of the interval.
     pub high: f64,
+    /// Pairs that counted.
     pub pairs: usize,
 }
 

@@ -10,8 +10,9 @@ use serde::Serialize;
 pub struct Figure {
     /// Line of the plot.
     pub series: String,
-    /// Place on the axis: its name and its number.
+    /// Name of the place on the axis.
     pub at: String,
+    /// Number of the place on the axis.
     pub x: f64,
     /// Unit of the samples.
     pub unit: &'static str,

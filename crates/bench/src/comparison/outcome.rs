@@ -48,8 +48,9 @@ pub struct Result {
     pub(super) verdicts: Vec<Verdict>,
     /// Subjects and figures that were not measured.
     pub not_measured: Vec<Missing>,
-    /// Status of each Terrace subject before the first round, and at the end.
+    /// Status of each Terrace subject before the first round.
     pub status_before: Status,
+    /// Status of each Terrace subject at the end.
     pub status: Status,
     /// Figures of the whole run.
     pub derived: Vec<(String, serde_json::Value)>,

@@ -10,12 +10,14 @@ pub enum Class {
 }
 
 impl Class {
+    /// The class of a name.
     pub fn parse(text: &str) -> Class {
         match text {
             "host" | "none" => Class::Host,
             other => Class::Emulated(other.to_string()),
         }
     }
+    /// The name of the class.
     pub fn name(&self) -> &str {
         match self {
             Class::Host => "host",

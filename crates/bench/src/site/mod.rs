@@ -7,16 +7,16 @@
 //! (`sweep`).
 
 pub mod class;
-pub mod device;
-pub mod dirty;
-pub mod group;
-pub mod leveldb;
+pub(crate) mod device;
+pub(crate) mod dirty;
+pub(crate) mod group;
+pub(crate) mod leveldb;
 pub mod peer;
-pub mod postgres;
+pub(crate) mod postgres;
 pub mod programs;
 pub mod run;
 pub mod subject;
-pub mod teardown;
+pub(crate) mod teardown;
 
 use crate::failure::Outcome;
 use crate::scratch::Scratch;
@@ -45,21 +45,23 @@ pub struct SiteOptions {
 
 /// A place to measure at.
 pub struct Site {
+    /// The files, mounts and processes that the site must take down.
     pub teardown: Arc<Teardown>,
-    pub terrace: PathBuf,
-    pub class: Class,
+    pub(crate) terrace: PathBuf,
+    pub(crate) class: Class,
     /// The files behind devices are in memory.
-    pub device_memory: bool,
+    pub(crate) device_memory: bool,
     /// The cores of emulated devices when all other threads are on one core: a hardware device would not use
     /// processor time.
     pub device_cores: Option<CpuSet>,
     /// The cgroup of the processes that read and write through the kernel, or the reason why there is none.
-    pub group: Result<MemoryGroup, String>,
+    pub(crate) group: Result<MemoryGroup, String>,
     /// Most dirty bytes of a peer's device, the kernel's default ratio of the cgroup's limit, or the reason
     /// why there is no limit.
-    pub dirty_bytes: Result<u64, String>,
+    pub(crate) dirty_bytes: Result<u64, String>,
     /// Whether new processes go into the group.
     confines: AtomicBool,
+    /// The scratch directories of the site.
     pub scratch: Scratch,
     /// Number of programs begun so far: part of the names of their output files.
     programs: AtomicU64,
@@ -114,7 +116,7 @@ impl Site {
 }
 
 /// The reason why a row without a page cache limit has none.
-pub const UNLIMITED: &str = "this row does not ask for it";
+pub(crate) const UNLIMITED: &str = "this row does not ask for it";
 
 /// First part of the names of scratch directories; the process id follows.
 const RUN: &str = "paper";

@@ -22,6 +22,7 @@ use terrace_media::pm::{EmulatedPm, PmSpeed, RamPm};
 pub struct Mounted {
     /// For Terrace through FUSE the mount point that `terrace status` gets.
     pub status_of: Option<PathBuf>,
+    /// The location of the files.
     pub place: Place,
     // `held` is dropped from the last to the first; a device is dropped after the mounts on it.
     served: Option<Served>,
@@ -31,13 +32,17 @@ pub struct Mounted {
 
 /// Where a subject's files are.
 pub enum Place {
+    /// A directory.
     Directory(PathBuf),
     /// A device without a file system.
     Raw(Arc<RawTarget>),
     /// In this process, with the threads that migrate.
     Local {
+        /// The file system as a target of loads.
         target: Arc<LocalTarget>,
+        /// The file system.
         fs: Arc<Fs>,
+        /// The threads that migrate.
         background: Option<Background>,
     },
 }

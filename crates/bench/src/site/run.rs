@@ -27,6 +27,7 @@ pub enum Act {
     Populate,
     /// Makes all writes durable and drops the caches.
     Settle,
+    /// Runs the load.
     Run,
 }
 
@@ -228,13 +229,19 @@ impl Site {
 /// Sums since a mount of Terrace.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Passed {
+    /// Seconds since the mount.
     pub seconds: f64,
+    /// Bytes read from PM.
     pub pm_read_bytes: u64,
+    /// Bytes read from DRAM.
     pub dram_read_bytes: u64,
+    /// Bytes read from devices.
     pub device_read_bytes: u64,
+    /// Bytes written to devices.
     pub device_written_bytes: u64,
-    /// Demoted by a write to a device, and dropped from PM without a write (`clean_…`).
+    /// Bytes demoted by a write to a device.
     pub demoted_bytes: u64,
+    /// Bytes of clean blocks that were dropped from PM.
     pub clean_evicted_bytes: u64,
 }
 
@@ -279,6 +286,7 @@ pub struct Running {
     out: PathBuf,
     complaint: PathBuf,
     patience: Duration,
+    /// Time at which the program began.
     pub begin_ns: u64,
 }
 

@@ -26,23 +26,36 @@ use terrace_media::pm::PmSpeed;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Peer {
+    /// Terrace through FUSE.
     Terrace,
+    /// Terrace in this process.
     Local,
+    /// ext4 on the device.
     Ext4,
+    /// ext4 on the device, with a journal of all data in PM.
     Ext4Dj,
+    /// XFS on the device, with its log in PM.
     XfsMl,
+    /// ext4 in PM.
     Ext4Pm,
+    /// XFS in PM.
     XfsPm,
+    /// btrfs on the device.
     Btrfs,
+    /// tmpfs.
     Tmpfs,
+    /// The null server of FUSE.
     Null,
+    /// mergerfs over PM and the device.
     Mergerfs,
+    /// The device without a file system.
     Device,
+    /// A directory that exists.
     Given,
 }
 
 impl Peer {
-    pub const ALL: [(Peer, &'static str); 13] = [
+    pub(crate) const ALL: [(Peer, &'static str); 13] = [
         (Peer::Terrace, "terrace"),
         (Peer::Local, "local"),
         (Peer::Ext4, "ext4"),
@@ -63,10 +76,12 @@ impl Peer {
         matches!(self, Peer::Terrace | Peer::Local)
     }
 
+    /// The peer of a name.
     pub fn parse(text: &str) -> Option<Peer> {
         Self::ALL.iter().find(|(_, name)| *name == text).map(|(peer, _)| *peer)
     }
 
+    /// The name of the peer.
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(peer, _)| *peer == self).map_or("?", |(_, name)| name)
     }
@@ -75,14 +90,20 @@ impl Peer {
 /// Mount options of Terrace that differ from the defaults.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Tuning {
+    /// Name of the policy.
     pub policy: Option<&'static str>,
+    /// Bytes of clean pages in DRAM.
     pub cache_bytes: Option<u64>,
+    /// Largest group, in bytes.
     pub group_bytes: Option<u64>,
+    /// PM use in percent above which the policy demotes.
     pub threshold_percent: Option<u8>,
+    /// Threshold of the synchronicity predictor, in blocks.
     pub sync_blocks: Option<u32>,
     /// In process only.
     #[serde(skip)]
     pub ablation: Ablation,
+    /// Bytes of the window that is read around a missing cold block.
     pub prefetch_bytes: Option<u64>,
     /// Speed of emulated PM, as the mount option `emulate-pm` has it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -147,11 +168,13 @@ pub fn pm_speed(text: &str) -> Result<String, String> {
 pub struct Subject {
     /// Unique in the row.
     pub label: String,
+    /// The kind of file system.
     pub peer: Peer,
     /// PM of Terrace; for peers the size of the PM loop device.
     pub pm_bytes: u64,
     /// The slow device.
     pub device_bytes: u64,
+    /// Mount options of Terrace.
     pub tuning: Tuning,
     /// For `given`: the directory that gets a new directory for the files.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -20,10 +20,15 @@ use terrace_runtime::sync::Mutex;
 pub enum Kind {
     /// A personality of filebench over `files` files of `file_bytes` on average.
     Personality {
+        /// The personality.
         which: Personality,
+        /// Number of files.
         files: u64,
+        /// Mean size of a file.
         file_bytes: u64,
+        /// Every write is made durable by fsync.
         sync_every_write: bool,
+        /// The order in which files are picked.
         #[serde(default)]
         order: Order,
     },
@@ -31,32 +36,78 @@ pub enum Kind {
     /// `Sync::Flag` the files of a read load are filled by synchronous writes, and so begin in PM. `single`:
     /// all threads use this existing file (of the null server).
     Random {
+        /// Write, or read.
         write: bool,
+        /// The way in which writes are made durable.
         sync: Sync,
+        /// Number of files.
         files: u64,
+        /// Size of a file.
         file_bytes: u64,
+        /// Size of a request.
         io_bytes: u64,
+        /// The skew θ of Zipf's distribution; 0 is uniform.
         theta: f64,
+        /// The file that all threads use.
         single: Option<String>,
     },
     /// [AC-BPFS figure 3]: appends of `bytes`, each made durable.
-    AppendSync { bytes: u64 },
+    AppendSync {
+        /// Bytes of an append.
+        bytes: u64,
+    },
     /// [AC-BPFS figure 5]: requests of a whole file; of ten requests, `hot` read files used lately.
-    Hotness { files: u64, file_bytes: u64, hot: u64 },
+    Hotness {
+        /// Number of files.
+        files: u64,
+        /// Size of a file.
+        file_bytes: u64,
+        /// Of ten requests, the reads of files used lately.
+        hot: u64,
+    },
     /// Whole files of `file_bytes`, written and not synced.
-    Bulk { file_bytes: u64 },
+    Bulk {
+        /// Size of a file.
+        file_bytes: u64,
+    },
     /// [AC-BPFS table 1]: an operation on names.
-    Names { operation: NameOperation },
+    Names {
+        /// The operation.
+        operation: NameOperation,
+    },
     /// Durable appends of 4 KiB, `bytes` in total.
-    Burst { bytes: u64, arrivals: Arrivals },
+    Burst {
+        /// Bytes of all threads.
+        bytes: u64,
+        /// The times at which writes are due.
+        arrivals: Arrivals,
+    },
     /// Durable appends, with `scan` beside a thread that reads cold data.
-    Commits { cold_bytes: u64, scan: bool },
+    Commits {
+        /// Bytes of cold data.
+        cold_bytes: u64,
+        /// The last thread reads the cold data.
+        scan: bool,
+    },
     /// 512 bytes, O_DSYNC, to files that were demoted (`cold`) or not.
-    Small { append: bool, cold: bool },
+    Small {
+        /// Append, or overwrite.
+        append: bool,
+        /// The files were demoted.
+        cold: bool,
+    },
     /// A demoted file read from end to end, or a file written so.
-    Whole { bytes: u64, write: bool },
+    Whole {
+        /// Size of the file.
+        bytes: u64,
+        /// Write, or read.
+        write: bool,
+    },
     /// A recorded trace, once.
-    Trace { path: PathBuf },
+    Trace {
+        /// The trace file.
+        path: PathBuf,
+    },
 }
 
 impl Kind {
@@ -74,16 +125,20 @@ impl Kind {
 /// When all data of a subject must be demoted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Demoted {
+    /// Demotion is not needed.
     Never,
     /// After the files were made.
     Once,
+    /// Before each run of the load.
     BeforeEachRun,
 }
 
 /// A load with its bounds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Load {
+    /// The kind of the load.
     pub kind: Kind,
+    /// Number of threads.
     pub threads: u64,
     /// Each thread ends after this time at the latest (checked between operations).
     pub limit_ns: u64,

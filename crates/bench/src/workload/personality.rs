@@ -34,6 +34,7 @@ impl Personality {
     pub const ALL: [Personality; 4] =
         [Personality::Fileserver, Personality::Webserver, Personality::Webproxy, Personality::Varmail];
 
+    /// The name of the personality.
     pub fn name(self) -> &'static str {
         match self {
             Personality::Fileserver => "fileserver",
@@ -61,7 +62,7 @@ pub enum Order {
 }
 
 /// The set of files of a run.
-pub struct Files {
+pub(crate) struct Files {
     /// For each name whether it has a file when the run begins.
     pub exists: Vec<bool>,
     pub mean_bytes: u64,
@@ -100,7 +101,7 @@ fn first_size(file: u64, mean: u64) -> u64 {
 }
 
 /// Makes the files; leaves a file that is large enough unchanged.
-pub fn populate(which: Personality, target: &dyn FileTarget, count: u64, mean: u64) -> io::Result<()> {
+pub(crate) fn populate(which: Personality, target: &dyn FileTarget, count: u64, mean: u64) -> io::Result<()> {
     target.make_directory("logs")?;
     let piece = vec![0x33; which.read_bytes()];
     let mut made = None;
@@ -121,7 +122,7 @@ pub fn populate(which: Personality, target: &dyn FileTarget, count: u64, mean: u
 
 /// For each name of the set whether it has a file. Directories may also hold files of another personality,
 /// whose numbers are outside the set and do not count.
-pub fn existing(which: Personality, target: &dyn FileTarget, count: u64) -> io::Result<Vec<bool>> {
+pub(crate) fn existing(which: Personality, target: &dyn FileTarget, count: u64) -> io::Result<Vec<bool>> {
     let mut exists = vec![false; count as usize];
     let each = which.per_directory().min(count.max(1));
     for first in (0..count).step_by(each as usize) {
@@ -209,7 +210,7 @@ struct Flow<'a> {
 }
 
 /// Runs a personality until the tally ends the run.
-pub fn run(
+pub(crate) fn run(
     which: Personality,
     set: &Files,
     target: &dyn FileTarget,

@@ -9,7 +9,7 @@ use terrace_runtime::Clock;
 
 /// A thread of a load: its number and the number of threads.
 #[derive(Debug, Clone, Copy)]
-pub struct Worker {
+pub(crate) struct Worker {
     pub index: u64,
     pub of: u64,
 }
@@ -17,6 +17,7 @@ pub struct Worker {
 /// How a write is made durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Sync {
+    /// Writes are not made durable.
     Never,
     /// O_DSYNC.
     Flag,
@@ -29,7 +30,9 @@ pub enum Sync {
 pub struct Measure {
     /// As the load counts them: filebench's flow operations, fio's requests.
     pub operations: u64,
+    /// Bytes that the operations read.
     pub bytes_read: u64,
+    /// Bytes that the operations wrote.
     pub bytes_written: u64,
     /// Bytes read by a scanning thread, which only disturbs the measured threads.
     #[serde(default)]
@@ -37,33 +40,40 @@ pub struct Measure {
     /// Writes that found no space.
     #[serde(default)]
     pub failed: u64,
-    /// Of a Terrace subject: bytes written to its devices during the run, and bytes demoted by a write.
+    /// Bytes that a Terrace subject wrote to its devices during the run.
     #[serde(default)]
     pub device_written_bytes: u64,
+    /// Bytes that a Terrace subject demoted by a write to its devices.
     #[serde(default)]
     pub demoted_bytes: u64,
     /// Bytes dropped from PM without a write.
     #[serde(default)]
     pub clean_evicted_bytes: u64,
+    /// Time from the begin of the run to the end of the measured work.
     pub elapsed_ns: u64,
     /// Latency of an operation (of a personality: of a turn of its loop), over all threads.
     pub latency_median_ns: u64,
+    /// 99th percentile of the latency.
     pub latency_p99_ns: u64,
+    /// 99.9th percentile of the latency.
     pub latency_p999_ns: u64,
+    /// Longest latency.
     pub latency_max_ns: u64,
 }
 
 impl Measure {
+    /// Operations in a second.
     pub fn operations_per_s(&self) -> f64 {
         self.operations as f64 / self.elapsed_ns.max(1) as f64 * 1e9
     }
+    /// Bytes read and written in a second.
     pub fn bytes_per_s(&self) -> f64 {
         (self.bytes_read + self.bytes_written) as f64 / self.elapsed_ns.max(1) as f64 * 1e9
     }
 }
 
 /// The counters of a thread, and the bounds that end its run.
-pub struct Tally {
+pub(crate) struct Tally {
     clock: Arc<dyn Clock>,
     deadline_ns: u64,
     turns_left: u64,
