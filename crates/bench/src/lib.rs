@@ -5,10 +5,6 @@
 //! the subjects, and takes everything down again. Mounts live in a private mount namespace; processes are
 //! ended by their id. A run that would leave too little memory or disk is refused with the reason.
 #![forbid(unsafe_code)]
-#![allow(
-    missing_docs,
-    reason = "the fields of options and results are documented by --help and docs/evaluation.md"
-)]
 
 pub mod affinity;
 pub mod comparison;

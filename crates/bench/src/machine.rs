@@ -16,6 +16,7 @@ pub struct Machine {
     load: String,
 }
 
+/// Describes this machine.
 pub fn describe() -> Machine {
     let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let field = |name: &str| {

@@ -33,6 +33,7 @@ where
 /// A file system server in its own process; killed and unmounted when dropped.
 pub struct Server {
     child: Child,
+    /// The mount point of the server.
     pub mount: PathBuf,
 }
 
@@ -61,6 +62,7 @@ impl Server {
         }
     }
 
+    /// The process id of the server.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }

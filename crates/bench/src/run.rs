@@ -5,16 +5,17 @@ use crate::comparison::plan::{Cell, Metric, Must, Plan, Scale, Work};
 use crate::comparison::{NO_SHAPE, Row, run_plan, scale};
 use crate::failure::Outcome;
 use crate::failure::say;
-use crate::site::peer::{Peer, Tuning};
 use crate::site::programs::Program;
+use crate::site::subject::{Peer, Tuning};
 use crate::workload::burst::Arrivals;
-use crate::workload::load::{Kind, Load, Sync};
+use crate::workload::load::{Kind, Load};
 use crate::workload::personality::Personality;
+use crate::workload::worker::Sync;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-pub const HELP: &str = "\
+pub(crate) const HELP: &str = "\
 Runs a workload side by side in directories of any file systems; the first one is compared with the others.
 
 Usage: terrace bench run WORKLOAD DIR... [OPTIONS]
@@ -86,7 +87,7 @@ fn run(options: &Options) -> Outcome<()> {
     if let Some(path) = &trace {
         crate::trace::read(path)?;
     }
-    for dir in &options.dirs {
+    for dir in &options.beside.dirs {
         std::fs::read_dir(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
     }
     let scale = scale(options);
@@ -97,7 +98,7 @@ fn run(options: &Options) -> Outcome<()> {
 
 fn plan(scale: &Scale, name: &str, trace: Option<&Path>, options: &Options) -> Outcome<Plan> {
     let mut plan = Plan::new(Metric::OperationsPerS, "workload", 0);
-    for dir in &options.dirs {
+    for dir in &options.beside.dirs {
         let label = dir.display().to_string();
         if plan.subjects.iter().any(|subject| subject.label == label) {
             return Err(format!("{label} twice").into());
@@ -112,7 +113,7 @@ fn plan(scale: &Scale, name: &str, trace: Option<&Path>, options: &Options) -> O
     } else if !matches!(name, "rocksdb" | "sqlite" | "postgresql" | "fio") {
         plan.also = vec![("median", Metric::MedianLatencyNs), ("p99", Metric::P99LatencyNs)];
     }
-    for (number, (at, work)) in works(scale, name, trace, options.threads).into_iter().enumerate() {
+    for (number, (at, work)) in works(scale, name, trace, options.beside.threads).into_iter().enumerate() {
         for (subject, found) in plan.subjects.iter().enumerate() {
             let (series, at, work) = (found.label.clone(), at.to_string(), work.clone());
             plan.cells.push(Cell { subject, series, x: number as f64, at, work });
@@ -190,7 +191,7 @@ mod tests {
     fn every_workload_has_a_plan() {
         let words = ["varmail", "/a", "/b", "--threads", "2"].map(OsString::from);
         let Ok(Asked::Row(options)) = Options::parse_run(&words) else { panic!("not a run") };
-        assert_eq!((options.dirs.len(), options.threads), (2, 2));
+        assert_eq!((options.beside.dirs.len(), options.beside.threads), (2, 2));
         let scale = scale(&options);
         for (name, _) in WORKLOADS {
             let plan = plan(&scale, name, Some(Path::new("/trace")), &options).unwrap();

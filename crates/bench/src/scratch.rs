@@ -16,11 +16,13 @@ const MEMORY_KEPT: u64 = 6 << 30;
 /// Disk space that every row leaves to other processes.
 const DISK_KEPT: u64 = 8 << 30;
 
+/// The scratch directories of a run; removed when dropped.
 pub struct Scratch {
     /// On the disk.
     pub disk: PathBuf,
     /// On /dev/shm.
     pub memory: PathBuf,
+    /// The clock of all measurements.
     pub clock: Arc<dyn Clock>,
     /// The reason if there is no private mount namespace.
     namespace: Option<String>,
@@ -71,6 +73,7 @@ impl Scratch {
         Ok(path)
     }
 
+    /// The time of the clock.
     pub fn now_ns(&self) -> u64 {
         self.clock.monotonic_ns()
     }

@@ -22,6 +22,20 @@ pub fn median(samples: &[f64]) -> f64 {
     quantile(samples, 0.5)
 }
 
+/// A number in few digits.
+pub fn short(value: Option<f64>) -> String {
+    match value {
+        None => "?".to_string(),
+        Some(value) => match value.abs() {
+            size if size >= 1e9 => format!("{:.2}e9", value / 1e9),
+            size if size >= 1e6 => format!("{:.2}e6", value / 1e6),
+            size if size >= 100.0 => format!("{value:.0}"),
+            size if size >= 10.0 => format!("{value:.1}"),
+            _ => format!("{value:.3}"),
+        },
+    }
+}
+
 /// A ratio of paired samples.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Ratio {
@@ -29,6 +43,7 @@ pub struct Ratio {
     pub mean: f64,
     /// Ends of the 95 % interval; both absent with fewer than two rounds.
     pub low: Option<f64>,
+    /// Upper end of the interval.
     pub high: Option<f64>,
     /// Pairs that counted.
     pub pairs: usize,
@@ -95,10 +110,13 @@ impl Ratio {
 /// How much larger paired samples are: the median of the differences.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Difference {
+    /// Median of the differences.
     pub median: f64,
     /// Ends of the 95 % interval of the median, by order statistics: single disturbed pairs do not move them.
     pub low: f64,
+    /// Upper end of the interval.
     pub high: f64,
+    /// Pairs that counted.
     pub pairs: usize,
 }
 

@@ -29,14 +29,21 @@ const MAX_END: u64 = 16 << 40;
 /// The kind of an operation. The numbers are part of the format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
+    /// A file is created.
     Create = 1,
+    /// A file is opened.
     Open = 2,
+    /// An open file is closed.
     Close = 3,
+    /// A range is read.
     Read = 4,
+    /// A range is written.
     Write = 5,
+    /// A file is made durable.
     Fsync = 6,
     /// The offset is the new size.
     Truncate = 7,
+    /// The last name of a file is removed.
     Unlink = 8,
 }
 
@@ -58,8 +65,11 @@ impl Kind {
 pub struct Event {
     /// Since the recording began.
     pub time_ns: u64,
+    /// The inode number.
     pub ino: u32,
+    /// The kind of the operation.
     pub kind: Kind,
+    /// First byte of the range, or the new size.
     pub offset: u64,
     /// Bytes.
     pub length: u32,
@@ -139,6 +149,7 @@ impl Recorder {
         Ok(Recorder { clock, begin_ns, out: Mutex::new(Out { file, events: 0, error: None }) })
     }
 
+    /// Notes an operation that begins now.
     pub fn note(&self, event: Event) {
         let mut out = self.out.lock();
         // Under the lock, so that times do not go back.

@@ -11,10 +11,11 @@ use terrace_bench::trace::{self, Recorder};
 use terrace_bench::workload::anticache::NameOperation;
 use terrace_bench::workload::burst::Arrivals;
 use terrace_bench::workload::directory::Directory;
-use terrace_bench::workload::load::{Kind, Load, Measure, Sync};
+use terrace_bench::workload::load::{Kind, Load};
 use terrace_bench::workload::local::LocalTarget;
 use terrace_bench::workload::personality::{Order, Personality};
 use terrace_bench::workload::target::FileTarget;
+use terrace_bench::workload::worker::{Measure, Sync};
 use terrace_engine::{
     DeviceClass, Engine, FormatOptions, MountOptions, NewDevice, Parameters, PolicyKind, PoolMedia,
 };

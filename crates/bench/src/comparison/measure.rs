@@ -1,15 +1,17 @@
 //! Runs a plan: sets subjects up, makes the files, and measures in interleaved rounds. A subject that cannot
 //! be set up, or fails in a round, is left out from then on, with the reason.
 
-use super::outcome::{Figure, Missing, Result};
+use super::figure::Figure;
+use super::outcome::Result;
 use super::plan::{Cell, Plan, Work};
 use crate::failure::Outcome;
 use crate::site::Site;
-use crate::site::peer::{Mounted, Peer, Place};
+use crate::site::peer::{Mounted, Place};
 use crate::site::run::{Act, Passed};
 use crate::trace::Recorder;
 use crate::workload::burst::Arrivals;
-use crate::workload::load::{Demoted, Kind, Load, Measure};
+use crate::workload::load::{Demoted, Kind, Load};
+use crate::workload::worker::Measure;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,23 +25,14 @@ pub fn run(
     recorder: Option<&Arc<Recorder>>,
     result: &mut Result,
 ) -> Outcome<()> {
-    let mut mounted: Vec<Option<Mounted>> = Vec::new();
-    for (index, subject) in plan.subjects.iter().enumerate() {
-        eprintln!("  {}: set up", subject.label);
-        site.turn_to(subject);
-        let made = programs_there(plan, index)
-            .and_then(|()| site.mount(subject, recorder.cloned()))
-            .and_then(|made| populate(plan, index, site, &made).map(|()| made));
-        mounted.push(made.map_err(|error| result.missing(&subject.label, &*error)).ok());
-    }
+    let mut mounted = set_up(plan, site, recorder, result);
     pause(plan, site)?;
     for (subject, made) in plan.subjects.iter().zip(&mounted) {
-        if let Some(made) = made.as_ref().filter(|_| matches!(subject.peer, Peer::Terrace | Peer::Local)) {
+        if let Some(made) = made.as_ref().filter(|_| subject.peer.is_terrace()) {
             result.status_before.insert(subject.label.clone(), site.whole_status(made));
         }
     }
     // For each cell the figure of the plan's metric, then the figures of the further metrics.
-    let each = 1 + plan.also.len();
     for cell in &plan.cells {
         result.figures.push(Figure::new(cell, "", plan.metric));
         result.figures.extend(plan.also.iter().map(|(words, metric)| Figure::new(cell, words, *metric)));
@@ -55,39 +48,77 @@ pub fn run(
             round + 1 - first,
             if round < first { " (warms up)" } else { "" }
         );
-        for (index, cell) in plan.cells.iter().enumerate() {
-            let Some(subject) = mounted[cell.subject].as_ref() else { continue };
-            site.teardown.go_on()?;
-            site.turn_to(&plan.subjects[cell.subject]);
-            match measure(plan, cell, round, site, subject, &mut capacity[cell.subject]) {
-                Ok((value, measure)) if round >= first => {
-                    let figures = &mut result.figures[index * each..][..each];
-                    if let (Work::Load(load), Some(measure)) = (&cell.work, &measure) {
-                        for (figure, (_, metric)) in figures[1..].iter_mut().zip(&plan.also) {
-                            figure.push(round - first, metric.of(measure, load.threads), None);
-                        }
+        measure_round(plan, site, (round, first), &mut mounted, &mut capacity, result)?;
+    }
+    take_down(plan, site, mounted, result);
+    // A signal also makes figures fail: such figures must not be written.
+    site.teardown.go_on()
+}
+
+/// Sets up the subjects with their files; none in place of a subject that failed.
+fn set_up(
+    plan: &Plan,
+    site: &Site,
+    recorder: Option<&Arc<Recorder>>,
+    result: &mut Result,
+) -> Vec<Option<Mounted>> {
+    let mut mounted = Vec::new();
+    for (index, subject) in plan.subjects.iter().enumerate() {
+        eprintln!("  {}: set up", subject.label);
+        site.turn_to(subject);
+        let made = programs_there(plan, index)
+            .and_then(|()| site.mount(subject, recorder.cloned()))
+            .and_then(|made| populate(plan, index, site, &made).map(|()| made));
+        mounted.push(made.map_err(|error| result.missing(&subject.label, &*error)).ok());
+    }
+    mounted
+}
+
+/// Measures every cell once. The samples of rounds before the round `first` do not count.
+fn measure_round(
+    plan: &Plan,
+    site: &Site,
+    (round, first): (usize, usize),
+    mounted: &mut [Option<Mounted>],
+    capacity: &mut [f64],
+    result: &mut Result,
+) -> Outcome<()> {
+    let each = 1 + plan.also.len();
+    for (index, cell) in plan.cells.iter().enumerate() {
+        let Some(subject) = mounted[cell.subject].as_ref() else { continue };
+        site.teardown.go_on()?;
+        site.turn_to(&plan.subjects[cell.subject]);
+        match measure(plan, cell, round, site, subject, &mut capacity[cell.subject]) {
+            Ok((value, measure)) if round >= first => {
+                let figures = &mut result.figures[index * each..][..each];
+                if let (Work::Load(load), Some(measure)) = (&cell.work, &measure) {
+                    for (figure, (_, metric)) in figures[1..].iter_mut().zip(&plan.also) {
+                        figure.push(round - first, metric.of(measure, load.threads), None);
                     }
-                    figures[0].push(round - first, value, measure);
                 }
-                Ok(_) => {}
-                Err(error) => {
-                    result.missing(&format!("{} at {}", cell.series, cell.at), &*error);
-                    mounted[cell.subject] = None;
-                }
+                figures[0].push(round - first, value, measure);
+            }
+            Ok(_) => {}
+            Err(error) => {
+                result.missing(&format!("{} at {}", cell.series, cell.at), &*error);
+                mounted[cell.subject] = None;
             }
         }
     }
+    Ok(())
+}
+
+/// Notes the status of Terrace subjects and takes all subjects down.
+fn take_down(plan: &Plan, site: &Site, mounted: Vec<Option<Mounted>>, result: &mut Result) {
     for (subject, made) in plan.subjects.iter().zip(mounted) {
         let Some(made) = made else { continue };
-        if matches!(subject.peer, Peer::Terrace | Peer::Local) {
+        if subject.peer.is_terrace() {
             result.status.insert(subject.label.clone(), site.whole_status(&made));
         }
         if let Err(error) = made.finish(site) {
             result.missing(&format!("{}: end", subject.label), &*error);
         }
     }
-    // A signal also makes figures fail: such figures must not be written.
-    site.teardown.go_on()
 }
 
 fn pause(plan: &Plan, site: &Site) -> Outcome<()> {
@@ -212,12 +243,5 @@ pub fn rest(site: &Site, mounted: &Mounted) {
             None | Some("idle") => return,
             Some(_) => site.scratch.clock.sleep(Duration::from_millis(50)),
         }
-    }
-}
-
-impl Result {
-    fn missing(&mut self, what: &str, error: &dyn std::error::Error) {
-        eprintln!("  {what}: {error}");
-        self.not_measured.push(Missing { what: what.to_string(), reason: error.to_string() });
     }
 }

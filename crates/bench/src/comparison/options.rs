@@ -1,9 +1,10 @@
-//! Arguments of `terrace bench paper`.
+//! Arguments of `terrace bench paper` and `terrace bench run`.
 
 use crate::failure::{BadValue, Outcome};
 use crate::process::terrace_program;
-use crate::site::device::Class;
-use crate::site::peer::{Peer, pm_speed};
+use crate::site::SiteOptions;
+use crate::site::class::Class;
+use crate::site::subject::{Peer, pm_speed};
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use terrace_media::speed::ClassedSpeed;
@@ -13,11 +14,16 @@ const LEAST_BYTES: u64 = 8 << 20;
 
 /// A parsed command.
 pub enum Asked {
+    /// Print the help.
     Help,
+    /// List the rows.
     List {
+        /// As JSON.
         json: bool,
     },
+    /// Run a row, a replay or a workload.
     Row(Box<Options>),
+    /// Run the rows of `--must-show`.
     MustShow(Box<Options>),
     /// For the child process: directory, job.
     Load(PathBuf, String),
@@ -25,35 +31,74 @@ pub enum Asked {
     NullServer(PathBuf),
 }
 
+/// The options of a run.
 #[derive(Debug)]
 pub struct Options {
-    /// Empty with `replay`.
+    /// The row or workload. Empty with `replay`.
     pub row: String,
+    /// A tiny and short run, whose figures mean nothing.
     pub quick: bool,
-    pub class: Option<Class>,
-    pub device_memory: bool,
-    pub emulate_pm: Option<String>,
-    pub peers: Option<Vec<Peer>>,
+    /// Number of interleaved rounds.
     pub rounds: usize,
+    /// Time of a figure in a round.
     pub seconds: f64,
+    /// Bytes of data.
     pub dataset_bytes: u64,
-    pub fio: bool,
-    pub engine: bool,
+    /// All threads run on one core.
     pub one_core: bool,
+    /// Rows of random reads and writes also run the program fio.
+    pub fio: bool,
+    /// Row regret also runs on the engine.
+    pub engine: bool,
+    /// The peers of the row that are measured; without a list all peers.
+    pub peers: Option<Vec<Peer>>,
+    /// The speed of emulated PM.
+    pub emulate_pm: Option<String>,
+    /// The file that gets the trace of the peer `local`.
     pub record: Option<PathBuf>,
+    /// The trace that is replayed.
     pub replay: Option<PathBuf>,
-    /// Options of `--must-show`; `only` names the entry to run.
-    pub only: Option<String>,
-    pub limit: usize,
-    pub again: bool,
+    /// Options of the site.
+    pub site: SiteOptions,
+    /// The form and location of results.
+    pub output: Output,
+    /// Options of `--must-show`.
+    pub must_show: MustShow,
     /// Options of `terrace bench run`.
-    pub dirs: Vec<PathBuf>,
-    pub threads: u64,
-    pub json: bool,
-    pub out: PathBuf,
-    pub dir: PathBuf,
-    pub terrace: PathBuf,
+    pub beside: Beside,
 }
+
+/// The form and location of results.
+#[derive(Debug)]
+pub struct Output {
+    /// Print the result as JSON.
+    pub json: bool,
+    /// The directory of results; empty: no files are written.
+    pub directory: PathBuf,
+}
+
+/// Options of `--must-show`.
+#[derive(Debug)]
+pub struct MustShow {
+    /// The entry to run; without a name all entries run.
+    pub only: Option<String>,
+    /// Most entries that run.
+    pub limit: usize,
+    /// Entries with results run again.
+    pub again: bool,
+}
+
+/// Options of `terrace bench run`, which runs a workload side by side in directories.
+#[derive(Debug)]
+pub struct Beside {
+    /// The directories.
+    pub dirs: Vec<PathBuf>,
+    /// Threads of the workload.
+    pub threads: u64,
+}
+
+/// Gives the word behind an option.
+type Value<'a> = dyn FnMut() -> Outcome<&'a OsString> + 'a;
 
 fn bad<T>(text: String) -> Outcome<T> {
     Err(BadValue(text).into())
@@ -134,104 +179,131 @@ impl Options {
         Self::parse_words(given, true)
     }
 
-    fn parse_words(given: &[OsString], run: bool) -> Outcome<Asked> {
-        let mut options = Options {
+    /// The defaults of `terrace bench run` or of `terrace bench paper`.
+    fn defaults(run: bool) -> Outcome<Options> {
+        let (directory, dir) = match run {
+            true => (PathBuf::new(), std::env::temp_dir()),
+            false => (PathBuf::from("target/bench"), PathBuf::from("target/bench")),
+        };
+        Ok(Options {
             row: String::new(),
             quick: false,
-            class: None,
-            device_memory: false,
-            emulate_pm: None,
-            peers: None,
             rounds: 5,
             seconds: 3.0,
             dataset_bytes: 512 << 20,
+            one_core: false,
             fio: false,
             engine: false,
-            one_core: false,
+            peers: None,
+            emulate_pm: None,
             record: None,
             replay: None,
-            only: None,
-            limit: usize::MAX,
-            again: false,
-            dirs: Vec::new(),
-            threads: 1,
-            json: false,
-            out: PathBuf::from("target/bench"),
-            dir: PathBuf::from("target/bench"),
-            terrace: terrace_program()?,
-        };
-        if run {
-            (options.out, options.dir) = (PathBuf::new(), std::env::temp_dir());
-        }
+            site: SiteOptions { class: None, device_memory: false, dir, terrace: terrace_program()? },
+            output: Output { json: false, directory },
+            must_show: MustShow { only: None, limit: usize::MAX, again: false },
+            beside: Beside { dirs: Vec::new(), threads: 1 },
+        })
+    }
+
+    fn parse_words(given: &[OsString], run: bool) -> Outcome<Asked> {
+        let mut options = Self::defaults(run)?;
         let (mut list, mut must_show) = (false, false);
         let mut given = given.iter();
         while let Some(word) = given.next() {
-            let mut value = || given.next().ok_or_else(|| format!("{} needs a value", word.display()));
+            let mut value = || given.next().ok_or_else(|| format!("{} needs a value", word.display()).into());
             match word.to_str().unwrap_or_default() {
                 "--help" | "-h" => return Ok(Asked::Help),
                 "--list" if !run => list = true,
                 "--must-show" if !run => must_show = true,
-                "--only" if !run => options.only = Some(value()?.to_string_lossy().into_owned()),
-                "--limit" if !run => options.limit = number("--limit", value()?)?,
-                "--again" if !run => options.again = true,
-                "--threads" if run => options.threads = number("--threads", value()?)?,
-                "--quick" => options.quick = true,
-                "--class" => options.class = Some(class(value()?)?),
-                "--device-memory" => options.device_memory = true,
-                "--emulate-pm" if !run => {
-                    let speed = value()?.to_string_lossy();
-                    let found = pm_speed(&speed).map_err(|error| format!("--emulate-pm: {error}"))?;
-                    options.emulate_pm = Some(found);
-                }
-                "--peers" => options.peers = Some(peers(value()?)?),
-                "--rounds" => options.rounds = rounds(value()?)?,
-                "--seconds" => options.seconds = seconds(value()?)?,
-                "--dataset" => options.dataset_bytes = dataset(value()?)?,
-                "--fio" => options.fio = true,
-                "--engine" => options.engine = true,
-                "--one-core" => options.one_core = true,
-                "--record" if !run => options.record = Some(value()?.into()),
-                "--replay" if !run => options.replay = Some(value()?.into()),
-                "--json" => options.json = true,
-                "--out" => options.out = value()?.into(),
-                "--dir" => options.dir = value()?.into(),
-                "--terrace" => options.terrace = value()?.into(),
                 "--null-server" if run => return Ok(Asked::NullServer(value()?.into())),
                 "--load" if run => {
                     let directory = value()?.into();
                     let job = value()?.to_string_lossy().into_owned();
                     return Ok(Asked::Load(directory, job));
                 }
+                option if options.takes(option, &mut value)? => {}
+                "--threads" if run => options.beside.threads = number("--threads", value()?)?,
+                option if !run && options.takes_of_row(option, &mut value)? => {}
                 row if !row.is_empty() && !row.starts_with('-') && options.row.is_empty() => {
                     options.row = row.to_string();
                 }
                 directory if run && !directory.is_empty() && !directory.starts_with('-') => {
-                    options.dirs.push(word.into());
+                    options.beside.dirs.push(word.into());
                 }
                 _ => return Err(format!("unknown option {}; see --help", word.display()).into()),
             }
         }
-        if list {
-            return Ok(Asked::List { json: options.json });
+        match run {
+            true => options.asked_beside(),
+            false => options.asked(list, must_show),
         }
-        if run {
-            return match (options.row.is_empty(), options.dirs.is_empty(), options.threads) {
-                (true, ..) => Err("which workload? terrace bench run --help shows them".into()),
-                (_, true, _) => Err("in which directories? terrace bench run --help shows an example".into()),
-                (.., 1..=64) => Ok(Asked::Row(Box::new(options))),
-                _ => Err("--threads: from 1 to 64".into()),
-            };
+    }
+
+    /// Sets an option that rows and workloads have; whether there is such an option.
+    fn takes(&mut self, option: &str, value: &mut Value<'_>) -> Outcome<bool> {
+        match option {
+            "--quick" => self.quick = true,
+            "--class" => self.site.class = Some(class(value()?)?),
+            "--device-memory" => self.site.device_memory = true,
+            "--peers" => self.peers = Some(peers(value()?)?),
+            "--rounds" => self.rounds = rounds(value()?)?,
+            "--seconds" => self.seconds = seconds(value()?)?,
+            "--dataset" => self.dataset_bytes = dataset(value()?)?,
+            "--fio" => self.fio = true,
+            "--engine" => self.engine = true,
+            "--one-core" => self.one_core = true,
+            "--json" => self.output.json = true,
+            "--out" => self.output.directory = value()?.into(),
+            "--dir" => self.site.dir = value()?.into(),
+            "--terrace" => self.site.terrace = value()?.into(),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Sets an option that rows alone have; whether there is such an option.
+    fn takes_of_row(&mut self, option: &str, value: &mut Value<'_>) -> Outcome<bool> {
+        match option {
+            "--only" => self.must_show.only = Some(value()?.to_string_lossy().into_owned()),
+            "--limit" => self.must_show.limit = number("--limit", value()?)?,
+            "--again" => self.must_show.again = true,
+            "--emulate-pm" => {
+                let speed = value()?.to_string_lossy();
+                let found = pm_speed(&speed).map_err(|error| format!("--emulate-pm: {error}"))?;
+                self.emulate_pm = Some(found);
+            }
+            "--record" => self.record = Some(value()?.into()),
+            "--replay" => self.replay = Some(value()?.into()),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// The command of `terrace bench run`.
+    fn asked_beside(self) -> Outcome<Asked> {
+        match (self.row.is_empty(), self.beside.dirs.is_empty(), self.beside.threads) {
+            (true, ..) => Err("which workload? terrace bench run --help shows them".into()),
+            (_, true, _) => Err("in which directories? terrace bench run --help shows an example".into()),
+            (.., 1..=64) => Ok(Asked::Row(Box::new(self))),
+            _ => Err("--threads: from 1 to 64".into()),
+        }
+    }
+
+    /// The command of `terrace bench paper`.
+    fn asked(self, list: bool, must_show: bool) -> Outcome<Asked> {
+        if list {
+            return Ok(Asked::List { json: self.output.json });
         }
         if must_show {
-            return match options.row.is_empty() && options.replay.is_none() {
-                true => Ok(Asked::MustShow(Box::new(options))),
+            return match self.row.is_empty() && self.replay.is_none() {
+                true => Ok(Asked::MustShow(Box::new(self))),
                 false => Err("--must-show has rows of its own".into()),
             };
         }
-        if options.row.is_empty() == options.replay.is_none() {
+        if self.row.is_empty() == self.replay.is_none() {
             return Err("which row? terrace bench paper --list shows them".into());
         }
-        Ok(Asked::Row(Box::new(options)))
+        Ok(Asked::Row(Box::new(self)))
     }
 }
 
@@ -252,8 +324,8 @@ mod tests {
         };
         assert_eq!(options.row, "tpfs-9");
         assert_eq!(options.peers, Some(vec![Peer::Local, Peer::Ext4Dj]));
-        assert_eq!((options.dataset_bytes, options.json), (64 << 20, true));
-        assert_eq!(options.class, Some(Class::Emulated("sata".into())));
+        assert_eq!((options.dataset_bytes, options.output.json), (64 << 20, true));
+        assert_eq!(options.site.class, Some(Class::Emulated("sata".into())));
         assert!(matches!(parse(&["--list"]), Ok(Asked::List { json: false })));
     }
 

@@ -1,9 +1,10 @@
 //! A row as data: file systems, loads, and the claims about their figures. paper/measure.rs runs the plan.
 
-use crate::site::peer::{Peer, Subject, Tuning};
 use crate::site::programs::Program;
-use crate::workload::load::{Kind, Load, Measure};
+use crate::site::subject::{Peer, Subject, Tuning};
+use crate::workload::load::{Kind, Load};
 use crate::workload::personality::{Order, Personality};
+use crate::workload::worker::Measure;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -28,8 +29,11 @@ pub enum Metric {
     Seconds,
     /// The wait of the offline optimum, divided by the wait of the candidate.
     ShareOfOptimum,
+    /// 99th percentile of the latency of a turn.
     P99LatencyNs,
+    /// 99.9th percentile of the latency of a turn.
     P999LatencyNs,
+    /// Longest latency of a turn.
     MaxLatencyNs,
     /// The 99.9th percentile by the larger of 20 medians and 2 ms.
     TailByLimit,
@@ -41,9 +45,9 @@ pub enum Metric {
     DeviceBytesPerS,
     /// Bytes written to Terrace's devices, divided by the demoted bytes.
     Amplification,
-    /// Bytes that left PM for each operation: demoted by a write to a device, and dropped because a valid
-    /// cold copy existed (`Clean…`).
+    /// Bytes demoted by a write to a device, for each operation.
     EvictedPerOperation,
+    /// Bytes that left PM for each operation without a write to a device.
     CleanEvictedPerOperation,
 }
 
@@ -52,6 +56,7 @@ const TAIL_MEDIANS: u64 = 20;
 const TAIL_NS: u64 = 2_000_000;
 
 impl Metric {
+    /// Unit of the figures.
     pub fn unit(self) -> &'static str {
         match self {
             Metric::OperationsPerS => "operations/s",
@@ -101,7 +106,9 @@ impl Metric {
 /// The work that a cell runs on a subject.
 #[derive(Debug, Clone)]
 pub enum Work {
+    /// A load.
     Load(Load),
+    /// A program.
     Program(Program),
     /// Several loads and programs at the same time, in a directory.
     Together(Vec<Work>),
@@ -124,9 +131,11 @@ pub struct Cell {
     pub subject: usize,
     /// Line of the plot.
     pub series: String,
-    /// Place on the axis: its number and its name.
+    /// Number of the place on the axis.
     pub x: f64,
+    /// Name of the place on the axis.
     pub at: String,
+    /// The load or program of the cell.
     pub work: Work,
 }
 
@@ -134,7 +143,9 @@ pub struct Cell {
 /// express its published shape.
 #[derive(Debug, Clone)]
 pub struct Claim {
+    /// The sentence of the claim.
     pub text: String,
+    /// The series that the claim is about.
     pub ours: String,
     /// Empty: the claim is about the figures of `ours`, not about a ratio.
     pub theirs: String,
@@ -142,13 +153,16 @@ pub struct Claim {
     pub at: Option<String>,
     /// The place of `theirs`, if it differs from the place of `ours`.
     pub from: Option<String>,
+    /// The bound of the ratio.
     pub must: Must,
 }
 
 /// The bound that a ratio must meet.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Must {
+    /// The ratio is at least this.
     AtLeast(f64),
+    /// The ratio is at most this.
     AtMost(f64),
     /// No round exceeds this value. For figures of a series, not for ratios.
     Never(f64),
@@ -167,18 +181,23 @@ pub enum Must {
 /// The whole plan of a row.
 #[derive(Debug, Clone)]
 pub struct Plan {
+    /// The file systems under test.
     pub subjects: Vec<Subject>,
     /// In the order of a round.
     pub cells: Vec<Cell>,
+    /// The quantity of the figures.
     pub metric: Metric,
     /// Further figures of each cell that is a load: series with these words behind their names.
     pub also: Vec<(&'static str, Metric)>,
+    /// Name of the axis.
     pub axis: &'static str,
     /// The device that the row is about, unless `--class` names one.
     pub class: Option<&'static str>,
+    /// The claims about the figures.
     pub claims: Vec<Claim>,
     /// Limit of the page cache for subjects that run through the kernel.
     pub page_cache_bytes: u64,
+    /// Sentences below the figures.
     pub notes: Vec<String>,
     /// Pause after the files were made, for rows whose figures depend on the age of files.
     pub pause_s: u64,
@@ -195,9 +214,11 @@ pub type Conclude = fn(&Status, &Status) -> Vec<(String, serde_json::Value)>;
 /// The scale of a run: the rows derive their sizes and times from it.
 #[derive(Debug, Clone, Copy)]
 pub struct Scale {
+    /// Bytes of data.
     pub dataset_bytes: u64,
     /// Longest time of a figure in a round.
     pub limit_ns: u64,
+    /// A tiny and short run, whose figures mean nothing.
     pub quick: bool,
     /// Whether rows of random reads and writes also run the program fio.
     pub fio: bool,
@@ -340,7 +361,7 @@ impl Plan {
     pub fn emulate_pm(&mut self, speed: Option<&str>) {
         let Some(speed) = speed else { return };
         for subject in self.subjects.iter_mut() {
-            if matches!(subject.peer, Peer::Terrace | Peer::Local) {
+            if subject.peer.is_terrace() {
                 subject.tuning.emulate_pm = Some(speed.to_string());
             }
         }

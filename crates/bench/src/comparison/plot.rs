@@ -1,8 +1,9 @@
 //! The plot of a row: medians as lines over the places of the axis, spreads as bars.
 //! The value axis is logarithmic: values of file systems differ by orders of magnitude.
 
-use super::outcome::{Result, short};
+use super::outcome::Result;
 use crate::failure::Outcome;
+use crate::stats::short;
 use plotters::prelude::*;
 use std::path::Path;
 

@@ -2,6 +2,7 @@
 //! latency and bandwidth of a class (`terrace bench device`). Also loop devices over files.
 
 use super::Site;
+use super::class::Class;
 use super::dirty;
 use super::teardown::{Held, Resource};
 use crate::affinity;
@@ -12,30 +13,6 @@ use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-/// The behaviour of the file that serves as device.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Class {
-    /// The disk of this machine, not emulated.
-    Host,
-    /// A class of `terrace bench device`.
-    Emulated(String),
-}
-
-impl Class {
-    pub fn parse(text: &str) -> Class {
-        match text {
-            "host" | "none" => Class::Host,
-            other => Class::Emulated(other.to_string()),
-        }
-    }
-    pub fn name(&self) -> &str {
-        match self {
-            Class::Host => "host",
-            Class::Emulated(name) => name,
-        }
-    }
-}
 
 /// A file that serves as device; deleted when dropped.
 pub struct Device {

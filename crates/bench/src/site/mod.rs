@@ -6,46 +6,62 @@
 //! namespace goes with its processes and loop devices clear themselves; files are removed by the next run
 //! (`sweep`).
 
-pub mod device;
-pub mod dirty;
-pub mod group;
-pub mod leveldb;
+pub mod class;
+pub(crate) mod device;
+pub(crate) mod dirty;
+pub(crate) mod group;
+pub(crate) mod leveldb;
 pub mod peer;
-pub mod postgres;
+pub(crate) mod postgres;
 pub mod programs;
 pub mod run;
-pub mod teardown;
+pub mod subject;
+pub(crate) mod teardown;
 
-use crate::comparison::options::Options;
 use crate::failure::Outcome;
 use crate::scratch::Scratch;
-use device::Class;
+use class::Class;
 use group::MemoryGroup;
-use peer::{Peer, Subject};
 use rustix::thread::CpuSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use subject::{Peer, Subject};
 use teardown::{Held, Resource, Teardown};
 use terrace_runtime::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// A place to measure at.
-pub struct Site {
-    pub teardown: Arc<Teardown>,
-    pub terrace: PathBuf,
-    pub class: Class,
+/// The options of a site.
+#[derive(Debug)]
+pub struct SiteOptions {
+    /// The class of devices; without a class each row chooses its own.
+    pub class: Option<Class>,
     /// The files behind devices are in memory.
     pub device_memory: bool,
+    /// The directory of scratch files on the disk.
+    pub dir: PathBuf,
+    /// The program `terrace`.
+    pub terrace: PathBuf,
+}
+
+/// A place to measure at.
+pub struct Site {
+    /// The files, mounts and processes that the site must take down.
+    pub teardown: Arc<Teardown>,
+    pub(crate) terrace: PathBuf,
+    pub(crate) class: Class,
+    /// The files behind devices are in memory.
+    pub(crate) device_memory: bool,
     /// The cores of emulated devices when all other threads are on one core: a hardware device would not use
     /// processor time.
     pub device_cores: Option<CpuSet>,
     /// The cgroup of the processes that read and write through the kernel, or the reason why there is none.
-    pub group: Result<MemoryGroup, String>,
+    pub(crate) group: Result<MemoryGroup, String>,
     /// Most dirty bytes of a peer's device, the kernel's default ratio of the cgroup's limit, or the reason
     /// why there is no limit.
-    pub dirty_bytes: Result<u64, String>,
+    pub(crate) dirty_bytes: Result<u64, String>,
     /// Whether new processes go into the group.
     confines: AtomicBool,
+    /// The scratch directories of the site.
     pub scratch: Scratch,
     /// Number of programs begun so far: part of the names of their output files.
     programs: AtomicU64,
@@ -56,7 +72,7 @@ impl Site {
     /// Makes scratch directories below the directory of the options and on /dev/shm, makes a mount namespace
     /// if allowed, and begins to catch signals. `cap_bytes` limits the page cache of confined processes; 0
     /// means no limit. Devices have the class of the options, else the class of the row.
-    pub fn new(options: &Options, cap_bytes: u64, class: Option<&str>) -> Outcome<Site> {
+    pub fn new(options: &SiteOptions, cap_bytes: u64, class: Option<&str>) -> Outcome<Site> {
         sweep(&options.dir);
         sweep(Path::new("/dev/shm"));
         let scratch = Scratch::new(&options.dir, RUN)?;
@@ -100,7 +116,7 @@ impl Site {
 }
 
 /// The reason why a row without a page cache limit has none.
-pub const UNLIMITED: &str = "this row does not ask for it";
+pub(crate) const UNLIMITED: &str = "this row does not ask for it";
 
 /// First part of the names of scratch directories; the process id follows.
 const RUN: &str = "paper";

@@ -15,20 +15,62 @@ use std::time::Duration;
 pub enum Program {
     /// A benchmark of RocksDB's db_bench: synchronous, values of 1,000 bytes, uncompressed. The sizes of log
     /// and memtable are in the published proportion to the data (128 MB : 32 GB).
-    RocksDb { benchmark: &'static str, keys: u64, threads: u64, seconds: u64 },
+    RocksDb {
+        /// Name of the benchmark.
+        benchmark: &'static str,
+        /// Number of keys.
+        keys: u64,
+        /// Number of threads.
+        threads: u64,
+        /// Longest time of the run.
+        seconds: u64,
+    },
     /// A benchmark of LevelDB's db_bench: one thread, asynchronous; reads run for `milliseconds`.
-    LevelDb { benchmark: &'static str, keys: u64, milliseconds: u64 },
+    LevelDb {
+        /// Name of the benchmark.
+        benchmark: &'static str,
+        /// Number of keys.
+        keys: u64,
+        /// Time of reads.
+        milliseconds: u64,
+    },
     /// sqlite3: inserts of 1,000 bytes under random keys, a transaction each, synchronous=FULL, into a
     /// database of `rows` rows.
-    Sqlite { journal: &'static str, inserts: u64, rows: u64 },
+    Sqlite {
+        /// The journal mode.
+        journal: &'static str,
+        /// Number of inserts.
+        inserts: u64,
+        /// Rows of the database.
+        rows: u64,
+    },
     /// A git clone, without links, of a repository with `files` files of a few KiB. Clones of earlier rounds
     /// are removed first.
-    GitClone { files: u64 },
+    GitClone {
+        /// Number of files.
+        files: u64,
+    },
     /// PostgreSQL with pgbench; the database is `scale` times 16 MiB.
-    Postgres { scale: u64, seconds: u64 },
+    Postgres {
+        /// Size of the database in 16 MiB.
+        scale: u64,
+        /// Time of the run.
+        seconds: u64,
+    },
     /// fio: 4 KiB at Zipf-distributed offsets of a private file per thread; writes with O_DSYNC. θ 0 is
     /// uniform.
-    Fio { write: bool, theta: String, files: u64, file_bytes: u64, milliseconds: u64 },
+    Fio {
+        /// Write, or read.
+        write: bool,
+        /// The skew θ of Zipf's distribution.
+        theta: String,
+        /// Number of files and threads.
+        files: u64,
+        /// Size of a file.
+        file_bytes: u64,
+        /// Time of the run.
+        milliseconds: u64,
+    },
 }
 
 const PATIENCE: Duration = Duration::from_secs(1800);

@@ -6,8 +6,9 @@ use super::teardown::{Held, Resource};
 use crate::failure::Outcome;
 use crate::failure::say;
 use crate::workload::directory::Directory;
-use crate::workload::load::{Load, Measure};
+use crate::workload::load::Load;
 use crate::workload::target::FileTarget;
+use crate::workload::worker::Measure;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -27,6 +28,7 @@ pub enum Act {
     Populate,
     /// Makes all writes durable and drops the caches.
     Settle,
+    /// Runs the load.
     Run,
 }
 
@@ -228,13 +230,19 @@ impl Site {
 /// Sums since a mount of Terrace.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Passed {
+    /// Seconds since the mount.
     pub seconds: f64,
+    /// Bytes read from PM.
     pub pm_read_bytes: u64,
+    /// Bytes read from DRAM.
     pub dram_read_bytes: u64,
+    /// Bytes read from devices.
     pub device_read_bytes: u64,
+    /// Bytes written to devices.
     pub device_written_bytes: u64,
-    /// Demoted by a write to a device, and dropped from PM without a write (`clean_…`).
+    /// Bytes demoted by a write to a device.
     pub demoted_bytes: u64,
+    /// Bytes of clean blocks that were dropped from PM.
     pub clean_evicted_bytes: u64,
 }
 
@@ -279,6 +287,7 @@ pub struct Running {
     out: PathBuf,
     complaint: PathBuf,
     patience: Duration,
+    /// Time at which the program began.
     pub begin_ns: u64,
 }
 

@@ -1,29 +1,41 @@
 //! The small measurements of [AC-BPFS section 4]: operations on names, durable appends, reads of partly hot
 //! data.
 
-use super::load::{Tally, Worker};
 use super::numbers::Picks;
 use super::target::FileTarget;
+use super::worker::{Tally, Worker};
 use serde::{Deserialize, Serialize};
 use std::io;
 
 /// A line of [AC-BPFS table 1].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NameOperation {
+    /// chmod(2) of a file.
     ChangeMode,
+    /// A file is created.
     Create,
+    /// A file gets a second name.
     Link,
+    /// A directory is made.
     MakeDirectory,
+    /// A directory of 100 entries is read.
     ReadDirectory,
+    /// A directory is renamed.
     RenameDirectory,
+    /// A file is renamed.
     RenameFile,
+    /// An empty directory is removed.
     RemoveDirectory,
+    /// A symbolic link is made.
     Symlink,
+    /// A file of 16 MiB is removed.
     Unlink16M,
+    /// A file loses its second name.
     UnlinkHardLink,
 }
 
 impl NameOperation {
+    /// Every operation, in the order of the table.
     pub const ALL: [NameOperation; 11] = [
         NameOperation::ChangeMode,
         NameOperation::Create,
@@ -61,7 +73,7 @@ const ENTRIES: u64 = 100;
 const LARGE_BYTES: u64 = 16 << 20;
 
 /// Repeats: prepare an operation, time the operation alone, clear up.
-pub fn names(
+pub(crate) fn names(
     operation: NameOperation,
     target: &dyn FileTarget,
     worker: Worker,
@@ -153,7 +165,12 @@ fn act(operation: NameOperation, target: &dyn FileTarget, a: &str, b: &str) -> i
 const APPENDED_BYTES: u64 = 256 << 20;
 
 /// Appends of `bytes` to a file, each followed by fsync.
-pub fn append(bytes: u64, target: &dyn FileTarget, worker: Worker, tally: &mut Tally) -> io::Result<()> {
+pub(crate) fn append(
+    bytes: u64,
+    target: &dyn FileTarget,
+    worker: Worker,
+    tally: &mut Tally,
+) -> io::Result<()> {
     let mut file = target.open(&format!("append/{}", worker.index), true)?;
     file.set_size(0)?;
     let content = vec![0x44; bytes as usize];
@@ -180,7 +197,7 @@ pub fn append(bytes: u64, target: &dyn FileTarget, worker: Worker, tally: &mut T
 const REQUESTS: u64 = 10;
 
 /// Makes the files, durably, in the order in which [`hotness`] reads the cold files.
-pub fn populate_hotness(target: &dyn FileTarget, files: u64, bytes: u64) -> io::Result<()> {
+pub(crate) fn populate_hotness(target: &dyn FileTarget, files: u64, bytes: u64) -> io::Result<()> {
     target.make_directory("hotness")?;
     let content = vec![0x21; bytes as usize];
     for number in 0..files {
@@ -196,7 +213,7 @@ pub fn populate_hotness(target: &dyn FileTarget, files: u64, bytes: u64) -> io::
 /// A turn is ten requests, each of a whole file. `hot` requests read the same ten files in every turn; the
 /// remaining requests read the least recently read file. The files exceed PM many times, so this file is cold
 /// under LRU.
-pub fn hotness(
+pub(crate) fn hotness(
     files: u64,
     bytes: u64,
     hot: u64,

@@ -1,8 +1,8 @@
 //! Bulk copies: whole files, written by 1 MiB and never synced; some copies overwrite older files.
 
-use super::load::{Tally, Worker};
 use super::numbers::Picks;
 use super::target::FileTarget;
+use super::worker::{Tally, Worker};
 use std::io;
 
 const PIECE: usize = 1 << 20;

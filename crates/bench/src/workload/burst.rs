@@ -5,14 +5,14 @@
 //! wait behind a slow request counts too. Each thread has every n-th arrival and a log of its own. The logs
 //! are removed after the burst, so every burst begins in the same state.
 
-use super::load::{Tally, Worker};
 use super::target::FileTarget;
+use super::worker::{Tally, Worker};
 use serde::{Deserialize, Serialize};
 use std::io;
 use terrace_runtime::clock::sleep_exactly;
 
 /// "Open-loop 4 KiB fsynced writes".
-pub const WRITE: usize = 4096;
+pub(crate) const WRITE: usize = 4096;
 
 /// When a write is due.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -26,13 +26,13 @@ pub enum Arrivals {
 }
 
 /// Makes the directory of the logs.
-pub fn populate(target: &dyn FileTarget) -> io::Result<()> {
+pub(crate) fn populate(target: &dyn FileTarget) -> io::Result<()> {
     target.make_directory("burst")
 }
 
 /// Writes `bytes` in total, or until the tally ends the run. A write that finds no space is counted as
 /// failed.
-pub fn run(
+pub(crate) fn run(
     bytes: u64,
     arrivals: Arrivals,
     target: &dyn FileTarget,

@@ -1,7 +1,7 @@
 //! Loads over demoted data: commits beside a scan, small synchronous writes, a file read whole.
 
-use super::load::{Tally, Worker};
 use super::target::FileTarget;
+use super::worker::{Tally, Worker};
 use std::io;
 
 const COMMIT: usize = 4096;
@@ -32,7 +32,7 @@ fn fill(target: &dyn FileTarget, path: &str, bytes: u64) -> io::Result<()> {
 }
 
 /// The cold data of [`commits`].
-pub fn populate_scan(target: &dyn FileTarget, cold_bytes: u64) -> io::Result<()> {
+pub(crate) fn populate_scan(target: &dyn FileTarget, cold_bytes: u64) -> io::Result<()> {
     target.make_directory("commits")?;
     target.make_directory("scan")?;
     for file in 0..cold_bytes.div_ceil(FILE_BYTES) {
@@ -43,7 +43,7 @@ pub fn populate_scan(target: &dyn FileTarget, cold_bytes: u64) -> io::Result<()>
 
 /// Appends of 4 KiB with fsync, a log for each thread. With `scan` the last thread instead reads all the cold
 /// data repeatedly, and counts only bytes.
-pub fn commits(
+pub(crate) fn commits(
     cold_bytes: u64,
     scan: bool,
     target: &dyn FileTarget,
@@ -98,7 +98,7 @@ fn name(cold: bool) -> &'static str {
 }
 
 /// Files for [`small`]: a file to overwrite, or a file to append to for each turn of all runs.
-pub fn populate_small(target: &dyn FileTarget, append: bool, cold: bool) -> io::Result<()> {
+pub(crate) fn populate_small(target: &dyn FileTarget, append: bool, cold: bool) -> io::Result<()> {
     target.make_directory("small")?;
     let name = name(cold);
     if !append {
@@ -115,7 +115,7 @@ pub fn populate_small(target: &dyn FileTarget, append: bool, cold: bool) -> io::
 
 /// Writes 512 bytes with O_DSYNC, over an untouched block or at the end of an untouched file. `run` is the
 /// number of the run.
-pub fn small(
+pub(crate) fn small(
     append: bool,
     cold: bool,
     run: u64,
@@ -147,14 +147,14 @@ pub fn small(
 }
 
 /// The file of [`whole`].
-pub fn populate_whole(target: &dyn FileTarget, bytes: u64) -> io::Result<()> {
+pub(crate) fn populate_whole(target: &dyn FileTarget, bytes: u64) -> io::Result<()> {
     target.make_directory("whole")?;
     fill(target, "whole/0", bytes)
 }
 
 /// Reads or writes a file once from begin to end by 1 MiB; several threads take turns. Writes are synced at
 /// the end.
-pub fn whole(
+pub(crate) fn whole(
     bytes: u64,
     write: bool,
     target: &dyn FileTarget,

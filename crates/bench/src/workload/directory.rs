@@ -14,6 +14,7 @@ pub struct Directory {
 }
 
 impl Directory {
+    /// A target in the directory `root`.
     pub fn new(root: &Path) -> Directory {
         Directory { root: root.to_path_buf() }
     }

@@ -5,14 +5,13 @@ use super::burst::{self, Arrivals};
 use super::personality::{self, Order, Personality};
 use super::random;
 use super::target::FileTarget;
+use super::worker::{Measure, Sync, Tally, Worker};
 use super::{bulk, cold};
 use crate::trace;
-use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 use terrace_runtime::Clock;
 use terrace_runtime::sync::Mutex;
 
@@ -21,10 +20,15 @@ use terrace_runtime::sync::Mutex;
 pub enum Kind {
     /// A personality of filebench over `files` files of `file_bytes` on average.
     Personality {
+        /// The personality.
         which: Personality,
+        /// Number of files.
         files: u64,
+        /// Mean size of a file.
         file_bytes: u64,
+        /// Every write is made durable by fsync.
         sync_every_write: bool,
+        /// The order in which files are picked.
         #[serde(default)]
         order: Order,
     },
@@ -32,32 +36,78 @@ pub enum Kind {
     /// `Sync::Flag` the files of a read load are filled by synchronous writes, and so begin in PM. `single`:
     /// all threads use this existing file (of the null server).
     Random {
+        /// Write, or read.
         write: bool,
+        /// The way in which writes are made durable.
         sync: Sync,
+        /// Number of files.
         files: u64,
+        /// Size of a file.
         file_bytes: u64,
+        /// Size of a request.
         io_bytes: u64,
+        /// The skew θ of Zipf's distribution; 0 is uniform.
         theta: f64,
+        /// The file that all threads use.
         single: Option<String>,
     },
     /// [AC-BPFS figure 3]: appends of `bytes`, each made durable.
-    AppendSync { bytes: u64 },
+    AppendSync {
+        /// Bytes of an append.
+        bytes: u64,
+    },
     /// [AC-BPFS figure 5]: requests of a whole file; of ten requests, `hot` read files used lately.
-    Hotness { files: u64, file_bytes: u64, hot: u64 },
+    Hotness {
+        /// Number of files.
+        files: u64,
+        /// Size of a file.
+        file_bytes: u64,
+        /// Of ten requests, the reads of files used lately.
+        hot: u64,
+    },
     /// Whole files of `file_bytes`, written and not synced.
-    Bulk { file_bytes: u64 },
+    Bulk {
+        /// Size of a file.
+        file_bytes: u64,
+    },
     /// [AC-BPFS table 1]: an operation on names.
-    Names { operation: NameOperation },
+    Names {
+        /// The operation.
+        operation: NameOperation,
+    },
     /// Durable appends of 4 KiB, `bytes` in total.
-    Burst { bytes: u64, arrivals: Arrivals },
+    Burst {
+        /// Bytes of all threads.
+        bytes: u64,
+        /// The times at which writes are due.
+        arrivals: Arrivals,
+    },
     /// Durable appends, with `scan` beside a thread that reads cold data.
-    Commits { cold_bytes: u64, scan: bool },
+    Commits {
+        /// Bytes of cold data.
+        cold_bytes: u64,
+        /// The last thread reads the cold data.
+        scan: bool,
+    },
     /// 512 bytes, O_DSYNC, to files that were demoted (`cold`) or not.
-    Small { append: bool, cold: bool },
+    Small {
+        /// Append, or overwrite.
+        append: bool,
+        /// The files were demoted.
+        cold: bool,
+    },
     /// A demoted file read from end to end, or a file written so.
-    Whole { bytes: u64, write: bool },
+    Whole {
+        /// Size of the file.
+        bytes: u64,
+        /// Write, or read.
+        write: bool,
+    },
     /// A recorded trace, once.
-    Trace { path: PathBuf },
+    Trace {
+        /// The trace file.
+        path: PathBuf,
+    },
 }
 
 impl Kind {
@@ -75,26 +125,20 @@ impl Kind {
 /// When all data of a subject must be demoted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Demoted {
+    /// Demotion is not needed.
     Never,
     /// After the files were made.
     Once,
+    /// Before each run of the load.
     BeforeEachRun,
-}
-
-/// How a write is made durable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Sync {
-    Never,
-    /// O_DSYNC.
-    Flag,
-    /// fsync(2) after the write.
-    Fsync,
 }
 
 /// A load with its bounds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Load {
+    /// The kind of the load.
     pub kind: Kind,
+    /// Number of threads.
     pub threads: u64,
     /// Each thread ends after this time at the latest (checked between operations).
     pub limit_ns: u64,
@@ -102,155 +146,6 @@ pub struct Load {
     pub operations: u64,
     /// Seed of the pseudo-random choices.
     pub seed: u64,
-}
-
-/// The measure of a run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Measure {
-    /// As the load counts them: filebench's flow operations, fio's requests.
-    pub operations: u64,
-    pub bytes_read: u64,
-    pub bytes_written: u64,
-    /// Bytes read by a scanning thread, which only disturbs the measured threads.
-    #[serde(default)]
-    pub bytes_scanned: u64,
-    /// Writes that found no space.
-    #[serde(default)]
-    pub failed: u64,
-    /// Of a Terrace subject: bytes written to its devices during the run, and bytes demoted by a write.
-    #[serde(default)]
-    pub device_written_bytes: u64,
-    #[serde(default)]
-    pub demoted_bytes: u64,
-    /// Bytes dropped from PM without a write.
-    #[serde(default)]
-    pub clean_evicted_bytes: u64,
-    pub elapsed_ns: u64,
-    /// Latency of an operation (of a personality: of a turn of its loop), over all threads.
-    pub latency_median_ns: u64,
-    pub latency_p99_ns: u64,
-    pub latency_p999_ns: u64,
-    pub latency_max_ns: u64,
-}
-
-impl Measure {
-    pub fn operations_per_s(&self) -> f64 {
-        self.operations as f64 / self.elapsed_ns.max(1) as f64 * 1e9
-    }
-    pub fn bytes_per_s(&self) -> f64 {
-        (self.bytes_read + self.bytes_written) as f64 / self.elapsed_ns.max(1) as f64 * 1e9
-    }
-}
-
-/// The counters of a thread, and the bounds that end its run.
-pub struct Tally {
-    clock: Arc<dyn Clock>,
-    deadline_ns: u64,
-    turns_left: u64,
-    pub operations: u64,
-    pub bytes_read: u64,
-    pub bytes_written: u64,
-    bytes_scanned: u64,
-    failed: u64,
-    /// The end of the measured work, if the thread clears up afterwards.
-    end_ns: Option<u64>,
-    latency: Histogram<u64>,
-}
-
-/// Longer latencies count as an hour.
-const MAX_LATENCY_NS: u64 = 3_600_000_000_000;
-
-impl Tally {
-    fn new(clock: Arc<dyn Clock>, load: &Load) -> io::Result<Tally> {
-        let latency = Histogram::new_with_bounds(1, MAX_LATENCY_NS, 2).map_err(io::Error::other)?;
-        let deadline_ns = clock.monotonic_ns().saturating_add(load.limit_ns);
-        let turns_left = load.operations;
-        Ok(Tally {
-            clock,
-            deadline_ns,
-            turns_left,
-            operations: 0,
-            bytes_read: 0,
-            bytes_written: 0,
-            bytes_scanned: 0,
-            failed: 0,
-            end_ns: None,
-            latency,
-        })
-    }
-
-    pub fn now_ns(&self) -> u64 {
-        self.clock.monotonic_ns()
-    }
-
-    /// Whether the thread has reached a bound, so that no further turn begins.
-    pub fn is_over(&self) -> bool {
-        self.turns_left == 0 || self.now_ns() >= self.deadline_ns
-    }
-
-    /// Whether the load is bounded by operations and not by time alone.
-    pub fn is_bounded(&self) -> bool {
-        self.turns_left < u64::MAX / 2
-    }
-
-    /// Ends the measured time; the thread only clears up afterwards.
-    pub fn end(&mut self) {
-        self.end_ns = Some(self.now_ns());
-    }
-
-    /// Runs and times a turn; false when no further turn may begin.
-    pub fn turn(&mut self, body: impl FnOnce(&mut Tally) -> io::Result<()>) -> io::Result<bool> {
-        self.turn_due(None, body)
-    }
-
-    /// As [`Self::turn`], but begins the turn not before its due time and counts its latency from that time.
-    pub fn turn_due(
-        &mut self,
-        due_ns: Option<u64>,
-        body: impl FnOnce(&mut Tally) -> io::Result<()>,
-    ) -> io::Result<bool> {
-        if self.is_over() {
-            return Ok(false);
-        }
-        let mut begin = self.now_ns();
-        if let Some(due_ns) = due_ns {
-            // No wait in a loop: a test's clock may stand still.
-            if let Some(early_ns) = due_ns.checked_sub(begin).filter(|early_ns| *early_ns > 0) {
-                self.clock.sleep(Duration::from_nanos(early_ns));
-            }
-            begin = due_ns;
-        }
-        self.turns_left -= 1;
-        body(self)?;
-        let spent = self.now_ns().saturating_sub(begin);
-        self.latency.saturating_record(spent.clamp(1, MAX_LATENCY_NS));
-        Ok(true)
-    }
-
-    pub fn read(&mut self, bytes: u64) {
-        self.operations += 1;
-        self.bytes_read += bytes;
-    }
-    pub fn wrote(&mut self, bytes: u64) {
-        self.operations += 1;
-        self.bytes_written += bytes;
-    }
-    pub fn scanned(&mut self, bytes: u64) {
-        self.bytes_scanned += bytes;
-    }
-    pub fn failed(&mut self) {
-        self.failed += 1;
-    }
-    pub fn other(&mut self) {
-        self.operations += 1;
-    }
-}
-
-/// A thread of a load: its number and the number of threads.
-#[derive(Debug, Clone, Copy)]
-pub struct Worker {
-    pub index: u64,
-    pub of: u64,
 }
 
 impl Load {
@@ -367,34 +262,12 @@ impl Load {
         for thread in threads {
             thread.join().map_err(|_| io::Error::other("a thread of the load panicked"))?;
         }
-        let mut end_ns = clock.monotonic_ns();
+        let end_ns = clock.monotonic_ns();
         let mut all = own?;
         for other in done.lock().drain(..) {
-            let other = other?;
-            all.end_ns = all.end_ns.max(other.end_ns);
-            all.bytes_scanned += other.bytes_scanned;
-            all.failed += other.failed;
-            all.operations += other.operations;
-            all.bytes_read += other.bytes_read;
-            all.bytes_written += other.bytes_written;
-            all.latency.add(other.latency).map_err(io::Error::other)?;
+            all.add(other?)?;
         }
-        end_ns = all.end_ns.unwrap_or(end_ns);
-        Ok(Measure {
-            operations: all.operations,
-            bytes_read: all.bytes_read,
-            bytes_written: all.bytes_written,
-            bytes_scanned: all.bytes_scanned,
-            failed: all.failed,
-            device_written_bytes: 0,
-            demoted_bytes: 0,
-            clean_evicted_bytes: 0,
-            elapsed_ns: end_ns.saturating_sub(begin).max(1),
-            latency_median_ns: all.latency.value_at_quantile(0.5),
-            latency_p99_ns: all.latency.value_at_quantile(0.99),
-            latency_p999_ns: all.latency.value_at_quantile(0.999),
-            latency_max_ns: all.latency.max(),
-        })
+        Ok(all.measure(begin, end_ns))
     }
 
     fn thread(
@@ -404,7 +277,7 @@ impl Load {
         index: u64,
         clock: Arc<dyn Clock>,
     ) -> io::Result<Tally> {
-        let mut tally = Tally::new(clock, self)?;
+        let mut tally = Tally::new(clock, self.limit_ns, self.operations)?;
         self.work(target, set, Worker { index, of: self.threads }, &mut tally)?;
         Ok(tally)
     }

@@ -31,6 +31,7 @@ fn told(error: FsError) -> io::Error {
 }
 
 impl LocalTarget {
+    /// A target in a mounted file system; `recorder` gets the operations.
     pub fn new(fs: Arc<Engine>, recorder: Option<Arc<Recorder>>) -> LocalTarget {
         LocalTarget { fs, directories: Mutex::new(HashMap::new()), recorder, requests: Arc::default() }
     }

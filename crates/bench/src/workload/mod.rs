@@ -4,7 +4,7 @@
 //! operations and by time, whichever ends first; the bounds belong to the load, never to the target.
 
 pub mod anticache;
-pub mod bulk;
+pub(crate) mod bulk;
 pub mod burst;
 pub mod cold;
 pub mod directory;
@@ -13,7 +13,8 @@ pub mod local;
 pub mod numbers;
 pub mod personality;
 pub mod programs;
-pub mod random;
-pub mod raw;
+pub(crate) mod random;
+pub(crate) mod raw;
 pub mod sizes;
 pub mod target;
+pub mod worker;

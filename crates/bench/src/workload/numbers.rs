@@ -7,10 +7,12 @@ use std::io;
 pub struct Picks(u64);
 
 impl Picks {
+    /// The numbers of a seed.
     pub fn new(seed: u64) -> Picks {
         Picks(seed)
     }
 
+    /// The next number.
     pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut value = self.0;

@@ -10,9 +10,9 @@
 //! operations are counted as in filebench: open, read of a whole file, append, fsync, close and so on count 1
 //! each.
 
-use super::load::{Tally, Worker};
 use super::numbers::Picks;
 use super::target::{FileTarget, OpenedFile};
+use super::worker::{Tally, Worker};
 use serde::{Deserialize, Serialize};
 use std::io;
 
@@ -34,6 +34,7 @@ impl Personality {
     pub const ALL: [Personality; 4] =
         [Personality::Fileserver, Personality::Webserver, Personality::Webproxy, Personality::Varmail];
 
+    /// The name of the personality.
     pub fn name(self) -> &'static str {
         match self {
             Personality::Fileserver => "fileserver",
@@ -61,7 +62,7 @@ pub enum Order {
 }
 
 /// The set of files of a run.
-pub struct Files {
+pub(crate) struct Files {
     /// For each name whether it has a file when the run begins.
     pub exists: Vec<bool>,
     pub mean_bytes: u64,
@@ -100,7 +101,7 @@ fn first_size(file: u64, mean: u64) -> u64 {
 }
 
 /// Makes the files; leaves a file that is large enough unchanged.
-pub fn populate(which: Personality, target: &dyn FileTarget, count: u64, mean: u64) -> io::Result<()> {
+pub(crate) fn populate(which: Personality, target: &dyn FileTarget, count: u64, mean: u64) -> io::Result<()> {
     target.make_directory("logs")?;
     let piece = vec![0x33; which.read_bytes()];
     let mut made = None;
@@ -121,7 +122,7 @@ pub fn populate(which: Personality, target: &dyn FileTarget, count: u64, mean: u
 
 /// For each name of the set whether it has a file. Directories may also hold files of another personality,
 /// whose numbers are outside the set and do not count.
-pub fn existing(which: Personality, target: &dyn FileTarget, count: u64) -> io::Result<Vec<bool>> {
+pub(crate) fn existing(which: Personality, target: &dyn FileTarget, count: u64) -> io::Result<Vec<bool>> {
     let mut exists = vec![false; count as usize];
     let each = which.per_directory().min(count.max(1));
     for first in (0..count).step_by(each as usize) {
@@ -209,7 +210,7 @@ struct Flow<'a> {
 }
 
 /// Runs a personality until the tally ends the run.
-pub fn run(
+pub(crate) fn run(
     which: Personality,
     set: &Files,
     target: &dyn FileTarget,
@@ -258,7 +259,7 @@ impl Flow<'_> {
             }
             Personality::Varmail => {
                 self.replace(tally, 2, true)?;
-                let mut file = self.open(tally)?;
+                let mut file = self.open_one(tally)?;
                 self.read_whole(&mut *file, tally)?;
                 let end = file.size()?;
                 self.append(&mut *file, end, 2, tally)?;
@@ -276,7 +277,7 @@ impl Flow<'_> {
         self.present.pick(&mut self.picks)
     }
 
-    fn open(&mut self, tally: &mut Tally) -> io::Result<Box<dyn OpenedFile>> {
+    fn open_one(&mut self, tally: &mut Tally) -> io::Result<Box<dyn OpenedFile>> {
         tally.other();
         let path = self.which.path(self.pick());
         self.target.open(&path, false)
@@ -297,7 +298,7 @@ impl Flow<'_> {
 
     /// open, read, close.
     fn read_one(&mut self, tally: &mut Tally) -> io::Result<()> {
-        let mut file = self.open(tally)?;
+        let mut file = self.open_one(tally)?;
         self.read_whole(&mut *file, tally)?;
         drop(file);
         tally.other();
@@ -372,7 +373,7 @@ impl Flow<'_> {
         drop(file);
         tally.other();
         // open, append, close
-        let mut file = self.open(tally)?;
+        let mut file = self.open_one(tally)?;
         let end = file.size()?;
         self.append(&mut *file, end, 1, tally)?;
         self.sync_if_asked(&mut *file, tally)?;

@@ -25,10 +25,12 @@ fn write_by_pieces(file: &mut dyn OpenedFile, bytes: u64) -> io::Result<()> {
 /// the journal, fsync, the pages are written, fsync, and the journal is removed.
 #[derive(Debug, Clone, Copy)]
 pub struct Sqlite {
+    /// Size of the database file.
     pub file_bytes: u64,
 }
 
 impl Sqlite {
+    /// Makes the database file.
     pub fn populate(&self, target: &dyn FileTarget) -> io::Result<()> {
         target.make_directory("sqlite")?;
         let mut file = target.open("sqlite/db", true)?;
@@ -70,6 +72,7 @@ impl Sqlite {
 /// merged with four of the second, in a circle. Point reads of table blocks come between the writes.
 #[derive(Debug, Clone, Copy)]
 pub struct RocksDb {
+    /// Size of a table.
     pub table_bytes: u64,
     /// Tables of the second level.
     pub tables: u64,
@@ -87,6 +90,7 @@ impl RocksDb {
         table.sync()
     }
 
+    /// Makes the tables of the second level.
     pub fn populate(&self, target: &dyn FileTarget) -> io::Result<()> {
         target.make_directory("rocksdb")?;
         (0..self.tables).try_for_each(|number| self.make_table(target, number))

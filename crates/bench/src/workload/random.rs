@@ -1,9 +1,9 @@
 //! fio's random reads and writes [TPFS 6.2, Ziggurat 4.2]: every thread works on a private file, at
 //! Zipf-distributed blocks of the request's size. Files are filled by writes of 2 MiB.
 
-use super::load::{Sync, Tally, Worker};
 use super::numbers::{Picks, Zipf};
 use super::target::FileTarget;
+use super::worker::{Sync, Tally, Worker};
 use std::io;
 
 /// Blocks drawn before the clock runs; the thread cycles through them.

@@ -36,6 +36,7 @@ fn missing() -> io::Error {
 }
 
 impl SizesTarget {
+    /// A target without data; `recorder` gets the operations.
     pub fn new(recorder: Arc<Recorder>) -> SizesTarget {
         let mut held = Held::default();
         held.directories.insert(String::new(), BTreeMap::new());

@@ -19,7 +19,8 @@ use terrace_bench::failure::ended;
 use terrace_bench::failure::say;
 use terrace_bench::failure::{BadValue, Outcome};
 use terrace_bench::site::Site;
-use terrace_bench::site::peer::{Peer, Place, Tuning};
+use terrace_bench::site::peer::Place;
+use terrace_bench::site::subject::{Peer, Tuning};
 
 pub(crate) const HELP: &str = "\
 Measures a row of docs/evaluation.md beside the file systems that this machine has.
@@ -261,12 +262,12 @@ fn run(options: &Options) -> Outcome<()> {
 /// Runs row predictor-cost, which has no plan.
 fn cost(row: &Row, options: &Options) -> Outcome<()> {
     let device_cores = pin(options)?;
-    let mut site = Site::new(options, 0, None)?;
+    let mut site = Site::new(&options.site, 0, None)?;
     site.device_cores = device_cores;
     eprintln!("row {}: {}", row.id, row.sentence);
     let found = predictor_cost::run(&site, &scale(options), options.rounds)?;
-    std::fs::create_dir_all(&options.out)?;
-    let path = options.out.join(format!("{}.json", row.id));
+    std::fs::create_dir_all(&options.output.directory)?;
+    let path = options.output.directory.join(format!("{}.json", row.id));
     let json = serde_json::json!({
         "output_version": 1,
         "row": row.id,
@@ -277,7 +278,7 @@ fn cost(row: &Row, options: &Options) -> Outcome<()> {
         "found": found,
     });
     std::fs::write(&path, serde_json::to_string_pretty(&json)? + "\n")?;
-    say(if options.json { json.to_string() } else { found.table(options.quick) })?;
+    say(if options.output.json { json.to_string() } else { found.table(options.quick) })?;
     eprintln!("  {} written", path.display());
     Ok(())
 }
@@ -286,7 +287,7 @@ fn cost(row: &Row, options: &Options) -> Outcome<()> {
 fn replay(options: &Options, trace: &Path) -> Outcome<()> {
     let events = terrace_bench::trace::read(trace)?;
     let scale = scale(options);
-    let site = Site::new(options, 0, None)?;
+    let site = Site::new(&options.site, 0, None)?;
     let subject = scale.subject("replay", Peer::Local, 1.0 / 16.0, Tuning::default());
     site.scratch.need(subject.pm_bytes, subject.device_bytes)?;
     let mounted = site.mount(&subject, None)?;
@@ -300,7 +301,7 @@ fn replay(options: &Options, trace: &Path) -> Outcome<()> {
         "elapsed_ns": elapsed_ns,
         "status": site.status(&mounted),
     });
-    say(if options.json { serde_json::to_string_pretty(&found)? } else { replayed(&found) })?;
+    say(if options.output.json { serde_json::to_string_pretty(&found)? } else { replayed(&found) })?;
     mounted.finish(&site)
 }
 

@@ -11,8 +11,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use terrace_bench::comparison::options::Options;
-use terrace_bench::comparison::outcome::short;
 use terrace_bench::failure::{Outcome, say};
+use terrace_bench::stats::short;
 
 /// A line of the table.
 pub(super) struct Entry {
@@ -95,7 +95,7 @@ const PLACES: [(&str, &str); 2] = [("one-core", "one core"), ("unpinned", "unpin
 
 /// The directory of an entry's results.
 fn place(options: &Options, entry: &Entry, core: &str) -> PathBuf {
-    options.out.join("must-show").join(format!("{}-{core}", entry.name))
+    options.output.directory.join("must-show").join(format!("{}-{core}", entry.name))
 }
 
 /// Runs the entries without results, then prints the table.
@@ -103,7 +103,7 @@ fn place(options: &Options, entry: &Entry, core: &str) -> PathBuf {
 /// # Errors
 /// When a name is unknown, or an entry failed; the other entries have been run.
 pub(super) fn run(options: &Options) -> Outcome<()> {
-    let wanted = |entry: &Entry| options.only.as_deref().is_none_or(|only| entry.name == only);
+    let wanted = |entry: &Entry| options.must_show.only.as_deref().is_none_or(|only| entry.name == only);
     if !ENTRIES.iter().any(wanted) {
         let names: Vec<&str> = ENTRIES.iter().map(|entry| entry.name).collect();
         return Err(format!("--only: one of {}", names.join(", ")).into());
@@ -113,7 +113,7 @@ pub(super) fn run(options: &Options) -> Outcome<()> {
         for (core, _) in PLACES {
             let out = place(options, entry, core);
             let there = out.join(format!("{}.json", entry.row)).exists();
-            if there && !options.again || ran >= options.limit {
+            if there && !options.must_show.again || ran >= options.must_show.limit {
                 continue;
             }
             ran += 1;
@@ -140,8 +140,8 @@ fn run_entry(options: &Options, entry: &Entry, core: &str, out: &Path) -> Outcom
     words.extend(entry.args.iter().map(OsString::from));
     words.extend(["--rounds".into(), options.rounds.to_string().into()]);
     words.extend(["--seconds".into(), options.seconds.to_string().into()]);
-    words.extend(["--out".into(), out.into(), "--dir".into(), options.dir.clone().into()]);
-    words.extend(["--terrace".into(), options.terrace.clone().into(), "--json".into()]);
+    words.extend(["--out".into(), out.into(), "--dir".into(), options.site.dir.clone().into()]);
+    words.extend(["--terrace".into(), options.site.terrace.clone().into(), "--json".into()]);
     words.extend(options.quick.then(|| "--quick".into()));
     words.extend((core == "one-core").then(|| "--one-core".into()));
     let log = fs::File::create(out.join("log"))?;

@@ -1,7 +1,9 @@
 //! The table of waits by cause: for each trace the optimum, predictive, and the best other policy.
 
-use super::machine::{CANDIDATES, Setup, Waits, transfer_ns};
+use super::candidates::CANDIDATES;
 use super::optimum::Bound;
+use super::setup::{Setup, transfer_ns};
+use super::waits::Waits;
 use std::fmt::Write as _;
 
 fn seconds(ns: u64) -> String {

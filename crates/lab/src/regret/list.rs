@@ -77,7 +77,7 @@ pub(crate) struct Bag {
 
 impl Bag {
     pub fn new(blocks: usize) -> Bag {
-        // An additional entry for the number that no block has (`Machine::nothing`).
+        // An additional entry for the number that no block has (victims.rs).
         Bag { list: Vec::new(), places: vec![0; blocks + 1] }
     }
     pub fn len(&self) -> usize {

@@ -1,4 +1,4 @@
-//! The offline optimum: the least wait of the machine's thread (machine.rs) if the whole trace is known
+//! The offline optimum: the least wait of the machine's thread (replay.rs) if the whole trace is known
 //! beforehand.
 //!
 //! There are two lower bounds, for two kinds of policies. Fast memory is PM and DRAM together, `k` blocks. A
@@ -23,7 +23,7 @@
 //! choice, in hindsight, of `k` blocks that stay in fast memory from their first use on, while the remaining
 //! blocks are never kept. Policies may do better.
 
-use super::machine::{DRAM, Setup, THINK_NS, transfer_ns};
+use super::setup::{DRAM, Setup, THINK_NS, transfer_ns};
 use super::steps::{Act, Steps};
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};

@@ -1,7 +1,8 @@
 //! The bounds against exhaustive search on small traces, and against every policy on random traces.
 
 use super::*;
-use crate::regret::machine::{CANDIDATES, run};
+use crate::regret::candidates::CANDIDATES;
+use crate::regret::replay::run;
 use std::collections::HashMap;
 use terrace_bench::trace::{Event, Kind};
 use terrace_bench::workload::numbers::Picks;

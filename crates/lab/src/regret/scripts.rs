@@ -6,11 +6,12 @@ use std::path::Path;
 use std::sync::Arc;
 use terrace_bench::comparison::plan::Scale;
 use terrace_bench::trace::{Event, Recorder};
-use terrace_bench::workload::load::{Kind, Load, Sync};
+use terrace_bench::workload::load::{Kind, Load};
 use terrace_bench::workload::personality::{Order, Personality};
 use terrace_bench::workload::programs::{RocksDb, Sqlite};
 use terrace_bench::workload::sizes::SizesTarget;
 use terrace_bench::workload::target::FileTarget;
+use terrace_bench::workload::worker::Sync;
 use terrace_runtime::Clock;
 
 /// Rest between the making of the files and the measured part, after which every file is write-cold as a

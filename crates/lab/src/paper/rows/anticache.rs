@@ -1,10 +1,11 @@
 //! Rows acbpfs-t1, -3 to -6: the anti-caching policy.
 
 use terrace_bench::comparison::plan::{Cell, Metric, Must, Plan, Scale, Work};
-use terrace_bench::site::peer::{Peer, Tuning};
+use terrace_bench::site::subject::{Peer, Tuning};
 use terrace_bench::workload::anticache::NameOperation;
-use terrace_bench::workload::load::{Kind, Sync};
+use terrace_bench::workload::load::Kind;
 use terrace_bench::workload::personality::Personality;
+use terrace_bench::workload::worker::Sync;
 
 /// A DRAM cache too small to serve the reads of these rows.
 const LITTLE_CACHE: u64 = 1 << 20;

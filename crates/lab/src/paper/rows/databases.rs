@@ -3,8 +3,8 @@
 
 use super::{ALL, peers};
 use terrace_bench::comparison::plan::{Cell, Metric, Must, Plan, Scale, Work};
-use terrace_bench::site::peer::{Peer, Tuning};
 use terrace_bench::site::programs::Program;
+use terrace_bench::site::subject::{Peer, Tuning};
 
 /// PM by data: 2 of 32 GB in the publications.
 const LITTLE: f64 = 0.06;

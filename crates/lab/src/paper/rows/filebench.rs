@@ -3,9 +3,10 @@
 
 use super::{ALL, both, subjects};
 use terrace_bench::comparison::plan::{Cell, FILESERVER_BYTES, Metric, Must, Plan, Scale, Work};
-use terrace_bench::site::peer::{Peer, Tuning};
-use terrace_bench::workload::load::{Kind, Sync};
+use terrace_bench::site::subject::{Peer, Tuning};
+use terrace_bench::workload::load::Kind;
 use terrace_bench::workload::personality::{Order, Personality};
+use terrace_bench::workload::worker::Sync;
 
 /// 16 GB of page cache for 60 to 100 GB of data; 10 GB in [Ziggurat].
 const CACHE_SHARE: f64 = 0.2;

@@ -10,7 +10,7 @@ pub(crate) mod regret;
 pub(crate) mod tiering;
 
 use terrace_bench::comparison::plan::{Must, Plan, Scale};
-use terrace_bench::site::peer::{Peer, Tuning};
+use terrace_bench::site::subject::{Peer, Tuning};
 use terrace_bench::workload::load::{Kind, Load};
 
 /// PM by data, for data and metadata with PM use below every threshold.

@@ -5,8 +5,8 @@
 
 use serde_json::{Value, json};
 use terrace_bench::comparison::plan::{Cell, Metric, Plan, Scale, Status, Work};
-use terrace_bench::site::peer::{Peer, Tuning};
 use terrace_bench::site::programs::Program;
+use terrace_bench::site::subject::{Peer, Tuning};
 use terrace_bench::workload::load::Kind;
 use terrace_bench::workload::personality::Personality;
 

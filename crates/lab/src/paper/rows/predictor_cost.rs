@@ -13,13 +13,14 @@
 
 use serde::Serialize;
 use std::fmt::Write as _;
-use terrace_bench::comparison::outcome::short;
 use terrace_bench::comparison::plan::Scale;
 use terrace_bench::failure::Outcome;
 use terrace_bench::site::Site;
-use terrace_bench::site::peer::{Mounted, Peer, Place, Tuning};
+use terrace_bench::site::peer::{Mounted, Place};
 use terrace_bench::site::run::Act;
+use terrace_bench::site::subject::{Peer, Tuning};
 use terrace_bench::stats::Difference;
+use terrace_bench::stats::short;
 use terrace_bench::workload::load::Load;
 use terrace_bench::workload::personality::Personality;
 use terrace_engine::Simulation;

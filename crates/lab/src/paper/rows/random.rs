@@ -3,9 +3,10 @@
 use super::{ALL, both, subjects};
 use serde_json::{Value, json};
 use terrace_bench::comparison::plan::{Cell, Metric, Must, Plan, Scale, Status, Work};
-use terrace_bench::site::peer::{Peer, Tuning};
 use terrace_bench::site::programs::Program;
-use terrace_bench::workload::load::{Kind, Sync};
+use terrace_bench::site::subject::{Peer, Tuning};
+use terrace_bench::workload::load::Kind;
+use terrace_bench::workload::worker::Sync;
 
 /// [TPFS table 3].
 const LOCALITIES: [(f64, &str); 5] =

@@ -6,22 +6,26 @@
 //! Every run records the same traces: loads are bounded by turns, not by time, and run on one thread. The
 //! machine is deterministic; only the engine's times differ from run to run.
 
-use crate::regret::copies::Copies;
-use crate::regret::machine::{CANDIDATES, Candidate, Setup, Waits, run as replay_on_machine};
+use crate::regret::candidates::{CANDIDATES, Candidate, Copies};
 use crate::regret::optimum::{Bound, bound};
-use crate::regret::scripts::{Traced, VARIANTS, scripts};
+use crate::regret::replay::run as replay_on_machine;
+use crate::regret::scripts::{Traced, VARIANTS, Variant, scripts};
+use crate::regret::setup::Setup;
+use crate::regret::waits::Waits;
 use crate::regret::{breakdown, past};
 use serde_json::json;
 use std::fmt::Write as _;
+use terrace_bench::comparison::figure::Figure;
 use terrace_bench::comparison::options::Options;
-use terrace_bench::comparison::outcome::{Figure, Result};
+use terrace_bench::comparison::outcome::Result;
 use terrace_bench::comparison::plan::{Cell, Metric, Plan, Scale, Work};
 use terrace_bench::comparison::{Row, scale};
 use terrace_bench::failure::Outcome;
 use terrace_bench::failure::say;
 use terrace_bench::site::Site;
-use terrace_bench::site::device::Class;
-use terrace_bench::site::peer::{Peer, Place, Subject, Tuning};
+use terrace_bench::site::class::Class;
+use terrace_bench::site::peer::Place;
+use terrace_bench::site::subject::{Peer, Subject, Tuning};
 use terrace_bench::stats::median;
 use terrace_bench::workload::load::{Kind, Load};
 use terrace_bench::workload::target::FileTarget;
@@ -250,75 +254,101 @@ fn details(traces: &[Traced], all: &[Replayed]) -> serde_json::Value {
     traces.iter().zip(all).map(one).collect()
 }
 
-/// Runs the row.
-pub(crate) fn run(row: &Row, options: &Options) -> Outcome<()> {
-    let scale = scale(options);
-    let class = match &options.class {
-        Some(Class::Emulated(name)) => name.clone(),
-        Some(Class::Host) | None => "sata".to_string(),
-    };
-    let setup = |class: &str, (pm, dram): (u64, u64)| {
-        let blocks = scale.dataset_bytes / terrace_format::BLOCK_SIZE;
-        Setup::new(blocks / pm, blocks / dram, class)
-            .ok_or_else(|| format!("{class}: not a class of devices"))
-    };
-    let main = setup(&class, MAIN)?;
-    let site = Site::new(options, 0, None)?;
-    let mut plan = Plan::new(Metric::ShareOfOptimum, "trace", 0);
-    plan.subjects = on_engine().map(|candidate| engine_subject(candidate, &scale)).collect();
-    let mut result = Result::new(row, options, &plan, &site, scale.dataset_bytes);
-    let traces_of = |variant| -> Outcome<Vec<Traced>> {
-        scripts(&scale, variant)
-            .into_iter()
-            .map(|script| {
-                eprintln!("  {}: record", script.name);
-                site.teardown.go_on()?;
-                Ok(script.record(&site.scratch.disk.join("trace"), &site.scratch.clock)?)
-            })
-            .collect()
-    };
-    let traces = traces_of(VARIANTS[0])?;
-    eprintln!("  {} traces through {} candidates", traces.len(), CANDIDATES.len());
-    let all = replayed(&traces, main);
-    result.figures = figures(&traces, &all);
+/// Records the traces of a variant.
+fn record(scale: &Scale, variant: Variant, site: &Site) -> Outcome<Vec<Traced>> {
+    scripts(scale, variant)
+        .into_iter()
+        .map(|script| {
+            eprintln!("  {}: record", script.name);
+            site.teardown.go_on()?;
+            Ok(script.record(&site.scratch.disk.join("trace"), &site.scratch.clock)?)
+        })
+        .collect()
+}
+
+/// The cost machine for a class of devices; PM and DRAM are parts of the data.
+fn setup(scale: &Scale, class: &str, (pm, dram): (u64, u64)) -> Outcome<Setup> {
+    let blocks = scale.dataset_bytes / terrace_format::BLOCK_SIZE;
+    let setup = Setup::new(blocks / pm, blocks / dram, class);
+    Ok(setup.ok_or_else(|| format!("{class}: not a class of devices"))?)
+}
+
+/// Adds the means of each candidate, and the differences between predictive and its variants.
+fn add_scores(result: &mut Result, traces: &[Traced], all: &[Replayed]) {
     for (index, candidate) in CANDIDATES.iter().enumerate() {
         let scores = format!(
             "{:.3}; against the tighter bound {:.3}, a schedule that can be {:.3}, the best fixed choice {:.3}",
-            mean(&all, index),
-            mean_of_priced(&all, index),
-            mean_of_schedule(&all, index),
-            mean_of_fixed(&all, index)
+            mean(all, index),
+            mean_of_priced(all, index),
+            mean_of_schedule(all, index),
+            mean_of_fixed(all, index)
         );
         result.derived.push((format!("mean score, {}", candidate.name), json!(scores)));
     }
     for (index, candidate) in CANDIDATES.iter().enumerate().skip(4) {
         result
             .derived
-            .push((format!("predictive against {}", candidate.name), json!(worth(&all, &traces, index))));
+            .push((format!("predictive against {}", candidate.name), json!(worth(all, traces, index))));
     }
+}
+
+/// Adds the tables of traces on a machine.
+fn add_tables(result: &mut Result, traces: &[Traced], all: &[Replayed], setup: &Setup, title: &str) {
+    result.notes.push(waits_table(traces, all, title));
+    result.notes.push(breakdown_table(traces, all, setup, title));
+}
+
+/// Adds the means on further machines, and of further variants of the traces.
+fn add_others(
+    result: &mut Result,
+    traces: &[Traced],
+    (scale, class): (&Scale, &str),
+    site: &Site,
+) -> Outcome<()> {
+    let mut rows = Vec::new();
+    for (other, pm, dram) in OTHERS {
+        let other = other.unwrap_or(class);
+        let all = replayed(traces, setup(scale, other, (pm, dram))?);
+        rows.push((format!("{other}, 1/{pm}, 1/{dram}"), all));
+    }
+    result.notes.push(others_table("Mean scores on other machines: class, PM, DRAM", &rows));
+    let main = setup(scale, class, MAIN)?;
+    let mut rows = Vec::new();
+    for variant in &VARIANTS[1..] {
+        let traces = record(scale, *variant, site)?;
+        let all = replayed(&traces, main);
+        add_tables(result, &traces, &all, &main, variant.name);
+        let past = past_scores(&traces, &all, main);
+        result.derived.push((format!("what the past is worth, {}", variant.name), json!(past)));
+        rows.push((variant.name.to_string(), all));
+    }
+    result.notes.push(others_table("Mean scores of other traces", &rows));
+    Ok(())
+}
+
+/// Runs the row.
+pub(crate) fn run(row: &Row, options: &Options) -> Outcome<()> {
+    let scale = scale(options);
+    let class = match &options.site.class {
+        Some(Class::Emulated(name)) => name.clone(),
+        Some(Class::Host) | None => "sata".to_string(),
+    };
+    let main = setup(&scale, &class, MAIN)?;
+    let site = Site::new(&options.site, 0, None)?;
+    let mut plan = Plan::new(Metric::ShareOfOptimum, "trace", 0);
+    plan.subjects = on_engine().map(|candidate| engine_subject(candidate, &scale)).collect();
+    let mut result = Result::new(row, options, &plan, &site, scale.dataset_bytes);
+    let traces = record(&scale, VARIANTS[0], &site)?;
+    eprintln!("  {} traces through {} candidates", traces.len(), CANDIDATES.len());
+    let all = replayed(&traces, main);
+    result.figures = figures(&traces, &all);
+    add_scores(&mut result, &traces, &all);
     let past = past_scores(&traces, &all, main);
     result.derived.push(("what the past is worth, without an engine's limits".to_string(), json!(past)));
     let title = format!("{class}, PM 1/{}, DRAM 1/{}", MAIN.0, MAIN.1);
-    result.notes.push(waits_table(&traces, &all, &title));
-    result.notes.push(breakdown_table(&traces, &all, &main, &title));
+    add_tables(&mut result, &traces, &all, &main, &title);
     if !options.quick && !options.engine {
-        let mut rows = Vec::new();
-        for (other, pm, dram) in OTHERS {
-            let other = other.unwrap_or(&class);
-            rows.push((format!("{other}, 1/{pm}, 1/{dram}"), replayed(&traces, setup(other, (pm, dram))?)));
-        }
-        result.notes.push(others_table("Mean scores on other machines: class, PM, DRAM", &rows));
-        let mut rows = Vec::new();
-        for variant in &VARIANTS[1..] {
-            let traces = traces_of(*variant)?;
-            let all = replayed(&traces, main);
-            result.notes.push(waits_table(&traces, &all, variant.name));
-            result.notes.push(breakdown_table(&traces, &all, &main, variant.name));
-            let past = past_scores(&traces, &all, main);
-            result.derived.push((format!("what the past is worth, {}", variant.name), json!(past)));
-            rows.push((variant.name.to_string(), all));
-        }
-        result.notes.push(others_table("Mean scores of other traces", &rows));
+        add_others(&mut result, &traces, (&scale, &class), &site)?;
     }
     result.details = json!({ "machine": details(&traces, &all) });
     if options.engine {
@@ -326,8 +356,8 @@ pub(crate) fn run(row: &Row, options: &Options) -> Outcome<()> {
         result.notes.push(engine_table(&traces, &found));
         result.details["engine_seconds"] = json!(found);
     }
-    let path = result.write(options)?;
-    match options.json {
+    let path = result.write(&options.output.directory)?;
+    match options.output.json {
         true => say(serde_json::to_string_pretty(&result)?)?,
         false => say(result.table())?,
     }

@@ -3,11 +3,12 @@
 use super::PATIENCE_NS;
 use serde_json::Value;
 use terrace_bench::comparison::plan::{Metric, Must, Plan, Scale, Status};
-use terrace_bench::site::peer::{Peer, Tuning};
+use terrace_bench::site::subject::{Peer, Tuning};
 use terrace_bench::workload::burst::Arrivals;
 use terrace_bench::workload::cold::TURNS;
-use terrace_bench::workload::load::{Kind, Load, Sync};
+use terrace_bench::workload::load::{Kind, Load};
 use terrace_bench::workload::personality::Personality;
+use terrace_bench::workload::worker::Sync;
 
 const BOTH: [(Peer, &str); 2] = [(Peer::Terrace, "terrace"), (Peer::Local, "local")];
 /// PM by data of these rows: the least that Terrace needs at the default data size.

@@ -1,0 +1,67 @@
+//! The figures of a run: samples of each cell, by round.
+
+use super::plan::{Cell, Metric};
+use crate::stats::{median, quantile};
+use crate::workload::worker::Measure;
+use serde::Serialize;
+
+/// Samples of a cell; a round in which the cell failed has no sample.
+#[derive(Debug, Clone, Serialize)]
+pub struct Figure {
+    /// Line of the plot.
+    pub series: String,
+    /// Name of the place on the axis.
+    pub at: String,
+    /// Number of the place on the axis.
+    pub x: f64,
+    /// Unit of the samples.
+    pub unit: &'static str,
+    /// By round; NaN is written as null.
+    pub samples: Vec<f64>,
+    /// Median of the samples; absent without samples.
+    pub median: Option<f64>,
+    pub(super) lowest: Option<f64>,
+    pub(super) highest: Option<f64>,
+    /// The measure of the last round, if the cell is a load.
+    last: Option<Measure>,
+}
+
+impl Figure {
+    /// A figure without samples. `words` name a further metric of the cell; empty for the plan's metric.
+    pub fn new(cell: &Cell, words: &str, metric: Metric) -> Figure {
+        let series = if words.is_empty() { cell.series.clone() } else { format!("{} {words}", cell.series) };
+        let (at, x) = (cell.at.clone(), cell.x);
+        let unit = metric.unit();
+        Figure {
+            series,
+            at,
+            x,
+            unit,
+            samples: Vec::new(),
+            median: None,
+            lowest: None,
+            highest: None,
+            last: None,
+        }
+    }
+
+    /// Adds the sample of a round; rounds without a sample before it get NaN.
+    pub fn push(&mut self, round: usize, value: f64, measure: Option<Measure>) {
+        self.samples.resize(round, f64::NAN);
+        self.samples.push(value);
+        self.last = measure;
+        let known: Vec<f64> = self.samples.iter().copied().filter(|sample| sample.is_finite()).collect();
+        let of = |share| Some(quantile(&known, share)).filter(|value| value.is_finite());
+        self.median = Some(median(&known)).filter(|value| value.is_finite());
+        (self.lowest, self.highest) = (of(0.0), of(1.0));
+    }
+}
+
+/// A subject or figure that was not measured, with the reason.
+#[derive(Debug, Clone, Serialize)]
+pub struct Missing {
+    /// The subject or figure.
+    pub what: String,
+    /// The reason.
+    pub reason: String,
+}
