@@ -1,4 +1,4 @@
-//! A row as data: file systems, loads, and the claims about their figures. paper/measure.rs runs the plan.
+//! A row as data: file systems, loads, and the claims about their figures. comparison/measure.rs runs the plan.
 
 use crate::site::programs::Program;
 use crate::site::subject::{Peer, Subject, Tuning};
