@@ -4,7 +4,7 @@
 use libfuzzer_sys::fuzz_target;
 use std::sync::Arc;
 use terrace_check::{Devices, Options, check};
-use terrace_engine::{Fs, MountOptions, PoolMedia, read_superblock};
+use terrace_engine::{Engine, MountOptions, PoolMedia, read_superblock};
 use terrace_fuzz::{ROOT, damaged};
 use terrace_runtime::ManualClock;
 
@@ -17,6 +17,6 @@ fuzz_target!(|input: &[u8]| {
     let (superblock, _) = read_superblock(&*pm, true).expect("a clean pool has a superblock");
     let media = PoolMedia { pm, block: vec![device] };
     let clock = Arc::new(ManualClock::new(1_800_000_000_000_000_000));
-    let fs = Fs::mount(media, superblock, MountOptions::default(), clock).expect("a clean pool mounts");
+    let fs = Engine::mount(media, superblock, MountOptions::default(), clock).expect("a clean pool mounts");
     fs.readdir(ROOT, 0, &mut |_| true).expect("and lists");
 });

@@ -56,7 +56,11 @@ pub fn stage<'a>(
     }
     let length = segment.data.map_or(segment.length, |data| data.len() as u64);
     assert_eq!(length, segment.length, "bytes of a segment at {}", segment.offset);
-    assert!(store.inodes.locks().is_exclusive(inode.ino), "inode {} is written unlocked (T2)", inode.ino);
+    debug_assert!(
+        store.inodes.locks().is_exclusive(inode.ino),
+        "inode {} is written unlocked (T2)",
+        inode.ino
+    );
     refuse_intents(store, inode, range)?;
     let under = look_under(store, inode, range)?;
     let mut mappings: SmallVec<[Option<Mapping>; 8]> = under.mappings.clone();
@@ -112,7 +116,7 @@ fn stage_block<'a>(
     let from = segment.offset.max(start) - start;
     let to = (segment.offset + segment.length).min(start + BLOCK_SIZE) - start;
     let (from, to) = (from as usize, to as usize);
-    assert!(from < to && to <= BLOCK, "bytes {from}..{to} of block {block}");
+    debug_assert!(from < to && to <= BLOCK, "bytes {from}..{to} of block {block}");
     let data = segment.data.map(|data| {
         let skip = (start + from as u64 - segment.offset) as usize;
         &data[skip..skip + (to - from)]

@@ -169,7 +169,7 @@ impl<'a> Staged<'a> {
     pub fn store(&mut self, block: PmBlock, at: u64, bytes: impl Into<Cow<'a, [u8]>>) -> Attempt<()> {
         let bytes = bytes.into();
         let end = at + bytes.len() as u64;
-        assert!(end <= BLOCK_SIZE, "bytes {at}..{end} of block {block} reach into the next block (I6)");
+        debug_assert!(end <= BLOCK_SIZE, "bytes {at}..{end} of block {block} reach into the next block (I6)");
         self.stream(block.offset().plus(at), bytes, false).map(drop)
     }
 
@@ -182,7 +182,10 @@ impl<'a> Staged<'a> {
         covered: usize,
     ) -> Attempt<Option<DataChecksum>> {
         let length = content.len();
-        assert_eq!(length as u64, BLOCK_SIZE, "bytes of new block {block}: the rest would be undefined (S5)");
+        debug_assert_eq!(
+            length as u64, BLOCK_SIZE,
+            "bytes of new block {block}: the rest would be undefined (S5)"
+        );
         let is_whole = covered == length;
         let part = if is_whole { None } else { checksum_of(self.store, &content, covered) };
         let crc = self.stream(block.offset(), content, is_whole && self.store.mode.has_checksums)?;
@@ -249,7 +252,7 @@ impl<'a> Staged<'a> {
 
     /// Gives a new block an owner; logged with the others by [`Self::log_entries`].
     pub fn own(&mut self, block: PmBlock, owner: Owner) {
-        assert_ne!(owner, Owner::Free, "claimed block {block} gets no owner (I6)");
+        debug_assert_ne!(owner, Owner::Free, "claimed block {block} gets no owner (I6)");
         self.own_lines(block, owner, LineMask::FULL);
     }
 
@@ -260,7 +263,7 @@ impl<'a> Staged<'a> {
 
     /// As [`Self::own`], of a block that holds some lines.
     pub(crate) fn own_lines(&mut self, block: PmBlock, owner: Owner, lines: LineMask) {
-        assert!(!lines.is_empty(), "owned block {block} has no line (design 4.2)");
+        debug_assert!(!lines.is_empty(), "owned block {block} has no line (design 4.2)");
         self.entries.push((block, Entry::new(owner, lines)));
     }
 
@@ -276,7 +279,7 @@ impl<'a> Staged<'a> {
         let descriptor = self.store.persistent.blocks().descriptor(block);
         // A lower version is that of an earlier change, whose commit failed: the block has its owner still.
         let twice = descriptor.state() == State::Quarantined && descriptor.version() >= self.released_from;
-        assert!(!twice, "block {block} is released twice (I6)");
+        debug_assert!(!twice, "block {block} is released twice (I6)");
         self.store.persistent.blocks().release(&mut self.tx, block);
         self.released_from = self.released_from.min(descriptor.version());
         self.released.push(block);

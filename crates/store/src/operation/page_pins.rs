@@ -37,7 +37,7 @@ impl PagePins {
             blocks.descriptor(page).pin();
             self.held.push(page);
             let held = self.held.len();
-            assert!(held <= MOST_PINS, "an operation holds {held} page pins (P1)");
+            debug_assert!(held <= MOST_PINS, "an operation holds {held} page pins (P1)");
         }
     }
 
@@ -51,7 +51,7 @@ impl PagePins {
 
     fn release(&mut self) {
         let held = self.held.len();
-        assert!(self.of.is_some() || held == 0, "{held} page pins stay for ever (P1)");
+        debug_assert!(self.of.is_some() || held == 0, "{held} page pins stay for ever (P1)");
         if let Some((blocks, metadata)) = &self.of {
             metadata.give_pins(self.held.len());
             self.held.drain(..).for_each(|page| blocks.descriptor(page).unpin());

@@ -40,7 +40,7 @@ pub fn note_write(
 fn learn_write(store: &Store, inode: &Inode, range: BlockRange, bytes: u64, flags: WriteFlags, home: Home) {
     let (ino, generation) = (inode.ino, inode.slot.generation.get());
     let room = range.count() * BLOCK_SIZE;
-    assert!(bytes <= room, "{bytes} bytes written to {room} bytes of inode {ino} (design 5)");
+    debug_assert!(bytes <= room, "{bytes} bytes written to {room} bytes of inode {ino} (design 5)");
     let size = inode.size().max(range.end.0 * BLOCK_SIZE);
     let tick = store.steering.tick();
     let file = store.steering.file_histories().enter(ino, generation, size, tick, store.steering.score());

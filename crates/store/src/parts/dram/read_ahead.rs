@@ -200,7 +200,7 @@ impl ReadAhead {
     /// Queues pieces until a stream has its windows ahead, or the file ends.
     fn want(&self, stream: &mut Stream, end: FileBlock) {
         let (seen, before) = (stream.seen, stream.ahead);
-        assert!(seen <= before, "inode {}: read up to {seen}, ahead only up to {before}", stream.ino);
+        debug_assert!(seen <= before, "inode {}: read up to {seen}, ahead only up to {before}", stream.ino);
         while stream.ahead < end && stream.left() < AHEAD * stream.window {
             let range = BlockRange::new(stream.ahead, stream.ahead.plus(stream.window.min(PIECE)));
             let mut queue = self.queue.lock();
