@@ -139,7 +139,7 @@ pub fn all_of_pool(pool: &Path) -> Outcome<Vec<Mount>> {
 /// dead.
 pub fn around(path: &Path) -> Outcome<Option<Mount>> {
     let mounts = all()?.into_iter().filter(|mount| is_inside(path, &mount.mountpoint));
-    // Of several mounts at one directory the last lies on top.
+    // The last mount at a directory lies on top of earlier mounts.
     Ok(mounts.max_by_key(|mount| mount.mountpoint.as_os_str().len()))
 }
 

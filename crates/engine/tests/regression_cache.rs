@@ -318,7 +318,7 @@ fn a_copy_of_a_punched_page_is_not_installed() -> FsResult<()> {
     Ok(())
 }
 
-/// Of two groups past the durable end the later one was written back first: its blocks lay past the durable
+/// Write-back took the later of two groups past the durable end first: its blocks lay past the durable
 /// size, and became visible when a size change raised it.
 #[test]
 fn a_page_is_not_installed_before_earlier_dirty_pages() -> FsResult<()> {

@@ -43,7 +43,7 @@ pub enum Round {
     Progress,
     /// Another worker has all victims.
     InFlight,
-    /// All victims stay in PM for now: in use, pinned, or changed meanwhile.
+    /// All victims stay in PM: they are in use, pinned, or have changed.
     Stayed,
     /// No block can be demoted before operations under way have ended.
     Claimed,

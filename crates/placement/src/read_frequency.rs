@@ -1,6 +1,6 @@
 //! The read frequency predictor ([TPFS] section 4): do the reads of a file outweigh its writes?
 //!
-//! It counts the bytes read since the last write; above twice the file's size the file is read-dominated. The
+//! The counter holds the bytes read since the last write; above twice the file's size the file is read-dominated. The
 //! publication counts blocks. Bytes are better: many small reads of a block do not count as many blocks.
 
 /// The predictor's state of a file.

@@ -21,7 +21,7 @@ pub struct Entry {
 pub enum Before {
     /// It replaces this entry.
     Replaces(Entry),
-    /// It replaces no entry and begins at the end of this run.
+    /// The write replaces no entry and begins at the end of this run.
     Continues(Entry),
     /// No entry is known.
     Nothing,

@@ -14,9 +14,9 @@ struct Descriptor {
     handle: u64,
     /// The time at which it was opened, or told last.
     since: u64,
-    /// It must be told of a failure.
+    /// An fsync of the descriptor must return the failure.
     due: bool,
-    /// It may be told of a failure.
+    /// An fsync of the descriptor may return the failure.
     may: bool,
 }
 

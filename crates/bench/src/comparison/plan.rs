@@ -23,7 +23,7 @@ pub enum Metric {
     OperationsPerS,
     /// Bytes read and written.
     BytesPerS,
-    /// Of a turn of the load.
+    /// The median time of a turn of the load.
     MedianLatencyNs,
     /// From begin to end.
     Seconds,

@@ -62,7 +62,7 @@ pub enum Kind {
         files: u64,
         /// Size of a file.
         file_bytes: u64,
-        /// Of ten requests, the reads of files used lately.
+        /// The number of reads of recently used files among ten requests.
         hot: u64,
     },
     /// Whole files of `file_bytes`, written and not synced.

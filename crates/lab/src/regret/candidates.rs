@@ -19,7 +19,7 @@ pub(crate) enum Copies {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Candidate {
     pub name: &'static str,
-    /// Of [`terrace_placement::POLICIES`].
+    /// The id of a policy, as [`terrace_placement::POLICIES`] has it.
     pub policy: u8,
     pub ablation: Ablation,
     pub copies: Copies,

@@ -19,7 +19,7 @@ pub struct Mode {
     pub atime: Atime,
     /// Blocks of a group: with its summaries a group fits into a chunk.
     pub group_blocks: u64,
-    /// Which overwrites are written back in place.
+    /// The rule for write-back in place.
     pub in_place: InPlace,
     /// The policy `anticache` demotes above this PM use.
     pub threshold_percent: u8,

@@ -27,7 +27,7 @@ pub struct InodeNumbers {
 }
 
 impl InodeNumbers {
-    /// Of `pages` inode pages, before the scan.
+    /// The table for `pages` inode pages, before the scan.
     pub fn new(pages: u64) -> InodeNumbers {
         InodeNumbers { pages, ..Default::default() }
     }

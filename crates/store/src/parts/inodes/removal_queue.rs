@@ -22,7 +22,7 @@ const DOUBLINGS: u32 = 6;
 /// device that hangs.
 const HANDED_PAUSE: Duration = Duration::from_secs(60);
 
-/// Of each `ONE_IN` jobs taken, one is a due job that failed before: it would otherwise wait until no new job
+/// A due job that failed before is taken once in `ONE_IN` turns: it would otherwise wait until no new job
 /// is left.
 const ONE_IN: u64 = 16;
 
