@@ -37,6 +37,7 @@ pub struct Descriptor {
 
 impl Descriptor {
     /// The block's state.
+    #[inline]
     pub fn state(&self) -> State {
         match self.state.load(Ordering::Acquire) {
             0 => State::Unknown,
@@ -55,6 +56,7 @@ impl Descriptor {
     }
 
     /// Version of the content and ownership (design S6).
+    #[inline]
     pub fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }

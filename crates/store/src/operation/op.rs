@@ -44,6 +44,7 @@ pub struct Op {
 
 impl Op {
     /// An operation of a user.
+    #[inline]
     pub fn new(wait: Wait) -> Op {
         Op {
             wait,
@@ -64,10 +65,12 @@ impl Op {
         }
     }
     /// An operation that changes nothing, and so never lacks space (P1).
+    #[inline]
     pub fn reading(wait: Wait) -> Op {
         Op { only_reads: true, ..Op::new(wait) }
     }
     /// An operation that gives space back and may therefore use the reserve.
+    #[inline]
     pub fn reclaiming(wait: Wait) -> Op {
         Op { purpose: Purpose::Reclaim, ..Op::new(wait) }
     }

@@ -49,6 +49,7 @@ impl PagePins {
         self.copies.push(copy);
     }
 
+    #[inline]
     fn release(&mut self) {
         let held = self.held.len();
         debug_assert!(self.of.is_some() || held == 0, "{held} page pins stay for ever (P1)");
