@@ -3,10 +3,10 @@
 //! neither a scan nor a loop empties that list. Pages read ahead have a list of their own, and a lifetime
 //! ([AC-BPFS] section 3.2).
 
+use crate::block_cache::{BLOCKS_PER_SHARD, BlockCache};
 use crate::header::{Header, List, PageKey};
 use crate::page::Page;
 use crate::shard::Shard;
-use crate::{BlockCache, Found, TOGETHER};
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_media::PageMemory;
 use terrace_media::page_memory::trim_allocator;
@@ -20,22 +20,23 @@ const DROPPED_AT_ONCE: usize = 1024;
 /// Memory of dropped pages that is kept for new pages.
 const KEPT_BYTES: u64 = 4 << 20;
 
-/// [`List::Late`] has 1 / `LATELY` of the pages.
-const LATELY: usize = 8;
+/// [`List::Late`] has one page in so many.
+const LATE_SHARE_DIVISOR: usize = 8;
 /// The lead in uses that a late page needs to displace a page of [`List::Stays`]. Pages that are asked for in
 /// turns have nearly equal counts; without a lead such pages displace each other without end.
 const LEAD: u8 = 1;
-/// Pages read ahead may displace pages of [`List::Stays`] up to 1 / `AHEAD` of all pages.
-const AHEAD: usize = 4;
+/// Pages read ahead may displace pages of [`List::Stays`] up to one page in so many.
+const AHEAD_SHARE_DIVISOR: usize = 4;
 
-/// The lists of clean pages.
-const CLEAN: [List; 3] = [List::Ahead, List::Late, List::Stays];
+/// A clean page that was found.
+pub struct Found {
+    /// The page.
+    pub page: Page,
+    /// Uses of the block, this one included.
+    pub touches: u32,
+}
 
 impl Shard {
-    pub(crate) fn clean(&self) -> usize {
-        CLEAN.iter().map(|list| self.length(*list)).sum()
-    }
-
     /// The page to drop next. [`List::Late`] is short. Its oldest page is dropped, unless it was asked for
     /// more often than the oldest page of [`List::Stays`]: then it takes the place of that page, which is
     /// dropped.
@@ -47,7 +48,7 @@ impl Shard {
         if self.clean() <= most {
             return None;
         }
-        let (few, ahead_most) = (most / LATELY, most / AHEAD);
+        let (few, ahead_most) = (most / LATE_SHARE_DIVISOR, most / AHEAD_SHARE_DIVISOR);
         let stay_most = most - few - self.length(List::Ahead).min(ahead_most);
         while self.length(List::Late) > few {
             let Some(late) = self.oldest(List::Late) else { break };
@@ -165,7 +166,7 @@ impl BlockCache {
         let mut first = from.0;
         while first < to.0 {
             // Blocks of the same shard are dropped under one lock.
-            let end = (first / TOGETHER + 1).saturating_mul(TOGETHER).min(to.0);
+            let end = (first / BLOCKS_PER_SHARD + 1).saturating_mul(BLOCKS_PER_SHARD).min(to.0);
             let key = |block| PageKey { ino, generation, block: FileBlock(block) };
             let mut shard = self.shard(&key(first)).lock();
             for block in first..end {

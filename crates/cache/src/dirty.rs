@@ -1,66 +1,17 @@
 //! Dirty pages: content that no medium has before write-back.
 //!
 //! The caller holds the inode's lock: exclusively to add, change or drop pages, shared to look at them.
-//! [`Files`] finds a file's dirty pages in the order of its blocks; the list [`List::Dirty`] of each shard
+//! [`DirtyFiles`](crate::dirty_files::DirtyFiles) finds a file's dirty pages in the order of its blocks; the list [`List::Dirty`] of each shard
 //! has them by their last write ([HiNFS] section 3.3). Each dirty page has a *birth* and a *version*. A copy
 //! of an older version may still be installed below a page that was written since. A copy with a different
 //! birth may not: its page was dropped (truncated, punched, settled), or a newer copy was installed.
 
-use crate::BlockCache;
+use crate::block_cache::BlockCache;
 use crate::header::{Header, Home, Lines, List, PageKey};
 use crate::page::Page;
-use std::collections::{BTreeMap, HashMap};
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_runtime::planted::{Mistake, planted};
-use terrace_runtime::sync::Mutex;
 use terrace_runtime::sync::atomic::Ordering;
-
-const SHARDS: usize = 16;
-
-/// The dirty blocks of one file, with the time since when each block is dirty.
-struct File {
-    generation: u32,
-    blocks: BTreeMap<FileBlock, u64>,
-    /// No block is older.
-    oldest_ns: u64,
-}
-
-/// The index of dirty blocks by file.
-pub(crate) struct Files {
-    shards: Vec<Mutex<HashMap<Ino, File>>>,
-}
-
-impl Files {
-    pub fn new() -> Files {
-        Files { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
-    }
-
-    fn shard(&self, ino: Ino) -> &Mutex<HashMap<Ino, File>> {
-        &self.shards[ino.0 as usize % SHARDS]
-    }
-
-    fn add(&self, key: PageKey, now_ns: u64) {
-        let mut files = self.shard(key.ino).lock();
-        let generation = key.generation;
-        let file = files.entry(key.ino).or_insert_with(|| File {
-            generation,
-            blocks: BTreeMap::new(),
-            oldest_ns: now_ns,
-        });
-        assert_eq!(file.generation, generation, "dirty pages of a file that is gone");
-        file.blocks.insert(key.block, now_ns);
-    }
-
-    fn remove(&self, key: PageKey) {
-        let mut files = self.shard(key.ino).lock();
-        if let Some(file) = files.get_mut(&key.ino).filter(|file| file.generation == key.generation) {
-            file.blocks.remove(&key.block);
-            if file.blocks.is_empty() {
-                files.remove(&key.ino);
-            }
-        }
-    }
-}
 
 /// A copy of a dirty page, as of the moment of the copy.
 #[derive(Clone)]

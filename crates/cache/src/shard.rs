@@ -8,6 +8,8 @@ use crate::header::{ALL, Header, LISTS, List, NONE, PageKey};
 use crate::page::Page;
 use std::collections::HashMap;
 
+/// The lists of clean pages.
+const CLEAN: [List; 3] = [List::Ahead, List::Late, List::Stays];
 /// A shard of fewer places keeps them.
 const WORTH_COMPACTING: usize = 1024;
 
@@ -135,6 +137,11 @@ impl Shard {
         small.frequency.shrink_to(small.clean());
         *self = small;
         true
+    }
+
+    /// The number of clean pages.
+    pub(crate) fn clean(&self) -> usize {
+        CLEAN.iter().map(|list| self.length(*list)).sum()
     }
 
     /// Puts a block at the front of a list.

@@ -7,7 +7,7 @@ use crate::memory::MemoryStep;
 use crate::requests::{hand_background, hand_step};
 use std::io;
 use std::sync::Arc;
-use terrace_fs::removal::orphans::{PrepareStep, ReclaimStep, WaitingStep};
+use terrace_fs::removal::steps::{PrepareStep, ReclaimStep, WaitingStep};
 use terrace_fs::write_back::steps::WriteBackStep;
 use terrace_migration::clock::ClockStep;
 use terrace_migration::spill::step::SpillStep;
@@ -16,7 +16,7 @@ use terrace_runtime::thread::{Driver, Waker};
 use terrace_runtime::{Next, Step};
 use terrace_store::lookup::ahead_step::AheadStep;
 use terrace_store::parts::dram::read_ahead::WORKERS as AHEAD_WORKERS;
-use terrace_store::parts::dram::write_back::STEPS;
+use terrace_store::parts::dram::write_back::STEPS as WRITE_BACK_STEPS;
 use terrace_store::parts::pressure::WORKERS;
 use terrace_store::pressure::buffer::has_buffer;
 
@@ -51,42 +51,90 @@ pub(crate) fn meet_all_pages(engine: &Engine) {
     }
 }
 
+/// A kind of background steps.
+struct StepRow {
+    /// How many steps of this kind a mount has: none where nothing is there to do.
+    count: fn(&Engine) -> usize,
+    /// Makes a step by its number, with its waker.
+    make: fn(&Arc<Engine>, usize) -> (Box<dyn Step>, Waker),
+}
+
+fn once(is_wanted: bool) -> usize {
+    usize::from(is_wanted)
+}
+
+/// All background steps, in the order in which a simulator drives them. A new kind of step is a row here.
+const STEPS: &[StepRow] = &[
+    // Passes after the mount, removal of orphans, checkpoints at leisure.
+    StepRow {
+        count: |_| 1,
+        make: |engine, _| {
+            let waker = engine.store.inodes.removals().waker.clone();
+            (Box::new(ReclaimStep::new(&engine.store)), waker)
+        },
+    },
+    // Populates the mapping of PM.
+    StepRow { count: |_| 1, make: |engine, _| (Box::new(PrepareStep::new(&engine.store)), Waker::new()) },
+    // Reads ahead of sequential readers.
+    StepRow {
+        count: |engine| if engine.store.devices.list().is_empty() { 0 } else { AHEAD_WORKERS },
+        make: |engine, worker| {
+            let waker = engine.store.dram.read_ahead().waker(worker);
+            (Box::new(AheadStep::new(&engine.store, worker)), waker)
+        },
+    },
+    // Follows the memory that the machine has to spare.
+    StepRow {
+        count: |engine| once(engine.memory.is_some()),
+        make: |engine, _| {
+            let Some(source) = &engine.memory else { unreachable!("no source of memory to follow") };
+            (Box::new(MemoryStep::new(engine, source)), Waker::new())
+        },
+    },
+    // Removals that wait for a device or for room in PM.
+    StepRow {
+        count: |engine| once(!engine.store.mode.read_only),
+        make: |engine, _| {
+            let waker = engine.store.inodes.removals().handed_waker.clone();
+            (Box::new(WaitingStep::new(&engine.store)), waker)
+        },
+    },
+    // The time of the predictors.
+    StepRow {
+        count: |engine| once(!engine.store.mode.read_only),
+        make: |engine, _| (Box::new(ClockStep::new(&engine.store)), Waker::new()),
+    },
+    // Demotion and promotion.
+    StepRow {
+        count: |engine| if engine.store.mode.read_only { 0 } else { WORKERS },
+        make: |engine, worker| {
+            let waker = engine.store.pressure.waker(worker);
+            (Box::new(MigrationStep::new(&engine.migration, worker)), waker)
+        },
+    },
+    // Spill of a nearly full tier to the tiers below it.
+    StepRow {
+        count: |engine| once(!engine.store.mode.read_only && engine.store.devices.tiers().len() > 1),
+        make: |engine, _| (Box::new(SpillStep::new(&engine.migration)), Waker::new()),
+    },
+    // Write-back of dirty pages by age and pressure.
+    StepRow {
+        count: |engine| {
+            if !engine.store.mode.read_only && has_buffer(&engine.store) { WRITE_BACK_STEPS } else { 0 }
+        },
+        make: |engine, number| {
+            let first = number == 0;
+            let waker = if first { engine.store.dram.write_back().waker.clone() } else { Waker::new() };
+            (Box::new(WriteBackStep::new(&engine.store, number)), waker)
+        },
+    },
+];
+
 /// The steps that background threads drive, with their wakers.
 pub fn background_steps(engine: &Arc<Engine>) -> Vec<(Box<dyn Step>, Waker)> {
-    let store = &engine.store;
-    let reclaim = ReclaimStep::new(store);
-    let prepare = PrepareStep::new(store);
-    let mut steps: Vec<(Box<dyn Step>, Waker)> =
-        vec![(Box::new(reclaim), store.inodes.removals().waker.clone()), (Box::new(prepare), Waker::new())];
-    if !store.devices.list().is_empty() {
-        for worker in 0..AHEAD_WORKERS {
-            steps.push((Box::new(AheadStep::new(store, worker)), store.dram.read_ahead().waker(worker)));
-        }
-    }
-    if let Some(source) = &engine.memory {
-        steps.push((Box::new(MemoryStep::new(engine, source)), Waker::new()));
-    }
-    if !store.mode.read_only {
-        let waiting = WaitingStep::new(store);
-        steps.push((Box::new(waiting), store.inodes.removals().handed_waker.clone()));
-        steps.push((Box::new(ClockStep::new(store)), Waker::new()));
-        for worker in 0..WORKERS {
-            steps.push((
-                Box::new(MigrationStep::new(&engine.migration, worker)),
-                store.pressure.waker(worker),
-            ));
-        }
-        if store.devices.tiers().len() > 1 {
-            steps.push((Box::new(SpillStep::new(&engine.migration)), Waker::new()));
-        }
-        if has_buffer(store) {
-            for number in 0..STEPS {
-                let waker = if number == 0 { store.dram.write_back().waker.clone() } else { Waker::new() };
-                steps.push((Box::new(WriteBackStep::new(store, number)), waker));
-            }
-        }
-    }
-    steps
+    let steps =
+        STEPS.iter().flat_map(|row| (0..(row.count)(engine)).map(|number| (row.make)(engine, number)));
+    steps.collect()
 }
 
 /// Drives all background work by hand until no step has work left, for at most `limit` steps. For tests and

@@ -35,6 +35,7 @@ pub use status::parameters::ParametersStatus;
 pub use status::placement::PlacementStatus;
 pub use status::pool::{FsStatus, StepPanics};
 pub use superblock::{mend_superblock, read_superblock, set_device_tier};
+pub use terrace_map::registry::{MAPS, name_of as map_name};
 pub use terrace_migration::report::MigrationReport;
 pub use terrace_migration::requested::progress::{HandMove, HandPlan, HandReport, HandState};
 pub use terrace_migration::requested::sync_to::SyncPlan;

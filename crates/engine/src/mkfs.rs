@@ -13,8 +13,9 @@ use terrace_format::superblock::{DeviceRow, MAX_DEVICES, Superblock};
 use terrace_format::table::{MASK_FULL, Owner, PageKind, TABLE_ENTRY_SIZE};
 use terrace_format::version::{DATA_CHECKSUMS, DEVICE_SPEEDS, METADATA_BELOW};
 use terrace_format::{BLOCK_SIZE, DeviceBlock, Geometry, PmBlock, PmOffset};
+use terrace_map::MAPS;
 use terrace_media::block::AlignedBlock;
-use terrace_media::speed::{ClassedSpeed, FIGURES};
+use terrace_media::speed::{ClassedSpeed, FIGURES, HDD, SSD};
 use terrace_placement::PolicyKind;
 use terrace_store::error::{FsError, FsResult};
 use terrace_store::parts::devices::speeds::row_speed;
@@ -39,10 +40,10 @@ impl DeviceClass {
     /// The fields of the superblock: kind, class of its speed, figures.
     fn encode(self) -> (u8, u8, [u8; 4]) {
         match self {
-            DeviceClass::Ssd => (1, 0, [0; 4]),
-            DeviceClass::Hdd => (2, 0, [0; 4]),
+            DeviceClass::Ssd => (SSD, 0, [0; 4]),
+            DeviceClass::Hdd => (HDD, 0, [0; 4]),
             DeviceClass::Speed(ClassedSpeed { number, speed }) => {
-                let kind = if speed.read_latency_ns < ROTATES_NS { 1 } else { 2 };
+                let kind = if speed.read_latency_ns < ROTATES_NS { SSD } else { HDD };
                 let figures = if number == FIGURES { row_speed(&speed).encode() } else { [0; 4] };
                 (kind, number, figures)
             }
@@ -179,7 +180,7 @@ fn make_superblock(media: &PoolMedia, options: &FormatOptions, geometry: &Geomet
     let label = options.label.as_bytes();
     let place = superblock.label.get_mut(..label.len());
     place.ok_or_else(|| refuse("the label is longer than 64 bytes".into()))?.copy_from_slice(label);
-    superblock.map = 1;
+    superblock.map = MAPS[0].id;
     superblock.policy = options.policy.id();
     superblock.data_mode = if options.data_ordered { 2 } else { 1 };
     if options.data_checksums {

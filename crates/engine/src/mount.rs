@@ -10,9 +10,9 @@ use terrace_cache::BlockCache;
 use terrace_catalog::{Catalog, ChunkSpace};
 use terrace_format::device::{DeviceHeader, SUMMARY_ENTRIES};
 use terrace_format::geometry::{Geometry, ROOTS_BLOCK};
-use terrace_format::superblock::Superblock;
-use terrace_format::{BLOCK_SIZE, DeviceBlock, DeviceId, TierId};
-use terrace_map::RadixTree;
+use terrace_format::superblock::{MAP_IDS, Superblock};
+use terrace_format::{BLOCK_SIZE, Corrupt, DeviceBlock, DeviceId, TierId};
+use terrace_map::registry;
 use terrace_media::block::AlignedBlock;
 use terrace_migration::migration::Migration;
 use terrace_migration::requested::queue::ByHand;
@@ -44,7 +44,7 @@ fn group_blocks(group_bytes: u64, geometry: &terrace_format::Geometry) -> u64 {
 /// Writes an epoch, and the tier from the superblock, into the header of a device. The 64 bytes of the header
 /// lie in one sector, so a crash leaves the old header or the new one.
 fn stamp(device: &Device, epoch: u64) -> FsResult<()> {
-    let failed_before = device.failed_flushes();
+    let mark = device.flush_mark();
     let mut block = [AlignedBlock::zeroed()];
     device.medium.read(DeviceBlock(0), &mut block)?;
     let [AlignedBlock(bytes)] = &mut block;
@@ -53,7 +53,8 @@ fn stamp(device: &Device, epoch: u64) -> FsResult<()> {
     header.tier = device.tier.0;
     bytes.copy_from_slice(&header.encode());
     device.medium.write(DeviceBlock(0), &block)?;
-    Ok(device.flush(failed_before)?)
+    device.flush(mark)?;
+    Ok(())
 }
 
 /// Memory for the accounts of blocks that is taken without asking how much is free.
@@ -76,6 +77,11 @@ fn refuse_oversized(geometry: &Geometry, devices: &[(DeviceId, u64)]) -> Result<
         )),
         (None, _) => Err("a lower tier says that it is larger than a tier can be".to_string()),
     }
+}
+
+/// A superblock that was read names a map of the table: `Superblock::verify` has seen to it.
+fn unknown_map(superblock: &Superblock) -> FsError {
+    Corrupt::new("superblock map", format!("1 to {MAP_IDS}"), superblock.map.to_string()).into()
 }
 
 /// Mounts: recovers the log and prepares volatile state. Its time depends on the size of the lanes,
@@ -102,6 +108,7 @@ pub fn mount(
     while planted(Mistake::MountScansPool) && blocks.scan_step()? {}
     let catalog = Arc::new(Catalog::new(Arc::clone(&blocks)));
     let devices = open_devices(&mut media, &superblock, &sizes, &catalog, &clock);
+    let map = (registry::row_of(superblock.map).ok_or_else(|| unknown_map(&superblock))?.make)(&blocks);
     let (policy, parameters) = open_policy(&superblock, &options)?;
     let geometry = superblock.geometry();
     let usable = geometry.block_count() - geometry.first_pool_block().0;
@@ -126,7 +133,7 @@ pub fn mount(
         superblock,
         pm: media.pm,
         wal,
-        map: Box::new(RadixTree::new(Arc::clone(&blocks))),
+        map,
         blocks,
         catalog,
         metadata_pages: MetadataPages::new(can_lower, options.metadata_moves, usable),

@@ -14,6 +14,9 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 /// Ids of policies: 1 to this. `placement` has their table.
 pub const POLICY_IDS: u8 = 4;
 
+/// Ids of file maps: 1 to this. `map` has their table.
+pub const MAP_IDS: u8 = 1;
+
 /// First bytes of PM.
 pub const MAGIC: [u8; 8] = *b"TERRACE0";
 /// Rows of the device table.
@@ -231,7 +234,7 @@ impl Superblock {
             v if v >= 1 && v <= max => Ok(()),
             v => Err(Corrupt::new(format!("superblock {field}"), format!("1 to {max}"), v.to_string())),
         };
-        choice("map", superblock.map, 1)?;
+        choice("map", superblock.map, MAP_IDS)?;
         choice("policy", superblock.policy, POLICY_IDS)?;
         choice("data mode", superblock.data_mode, 2)?;
         if usize::from(superblock.device_count) > MAX_DEVICES {

@@ -13,6 +13,7 @@
 pub mod file_map;
 pub mod inode_file;
 pub mod radix_tree;
+pub mod registry;
 
 mod radix;
 mod radix_change;
@@ -22,3 +23,4 @@ mod radix_read;
 pub use file_map::{FileMap, MapInode, Mapping};
 pub use inode_file::InodeFileMap;
 pub use radix_tree::RadixTree;
+pub use registry::{MAPS, MapRow};

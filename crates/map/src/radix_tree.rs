@@ -15,12 +15,22 @@
 //! (the inode file) need no lock.
 
 use crate::file_map::{FileMap, Freed, MapInode, Mapping};
+use crate::registry::MapRow;
+use std::sync::Arc;
 use terrace_blocks::{Claim, Purpose};
 use terrace_format::{FileBlock, PmBlock};
 use terrace_wal::{Result, Tx};
 
 use crate::radix::{FANOUT, MAX_PRUNED, NODE_BYTES, OWNER_BYTES, WORD_BYTES};
 pub use crate::radix::{NodeOwner, RadixTree, RootPlace};
+
+/// The row of this map.
+pub(crate) const ROW: MapRow = MapRow {
+    id: 1,
+    name: "radix",
+    sentence: "A radix tree per file",
+    make: |blocks| Box::new(RadixTree::new(Arc::clone(blocks))),
+};
 
 impl FileMap for RadixTree {
     #[inline]

@@ -9,6 +9,7 @@
 
 pub mod block;
 pub mod crash;
+pub mod durable;
 pub mod error;
 pub mod found;
 pub mod open;
@@ -20,6 +21,7 @@ mod prefetch;
 pub mod speed;
 
 pub use block::BlockMedium;
+pub use durable::{Durable, FlushMark, Flushed, SharedFlush};
 pub use error::{DeviceError, MediaError};
 pub use found::{Access, Found};
 pub use open::OpenError;

@@ -40,16 +40,21 @@ const fn speed(read_ns: u64, write_ns: u64, read_mb_per_s: u64, write_mb_per_s: 
     }
 }
 
-/// The device classes.
+/// The kind of a solid state device: its number among [`CLASSES`], and in superblocks.
+pub const SSD: u8 = 1;
+/// The kind of a hard disk: its number among [`CLASSES`], and in superblocks.
+pub const HDD: u8 = 2;
+
+/// The device classes. A new class is a row here.
 pub const CLASSES: &[ClassRow] = &[
     ClassRow {
-        number: 1,
+        number: SSD,
         name: "ssd",
         speed: speed(80_000, 85_000, 500, 500),
         sentence: "solid state, not known more closely: taken as sata",
     },
     ClassRow {
-        number: 2,
+        number: HDD,
         name: "hdd",
         speed: speed(10_000_000, 10_000_000, 100, 100),
         sentence: "hard disk: taken as disk",

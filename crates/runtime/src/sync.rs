@@ -7,11 +7,13 @@
 // ThreadSanitizer does not see what the standard library, compiled beforehand, does when a mutex is contended.
 #[cfg_attr(terrace_sanitized, allow(dead_code))] // its mutexes
 mod locks;
+mod order;
 mod outside;
 
 #[cfg(any(feature = "shuttle", not(terrace_sanitized)))]
 pub use locks::{Condvar, Mutex, MutexGuard, ReentrantMutex, WaitTimeoutResult};
 pub use locks::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub use order::{HeldRank, LockKind, LockRank, Ranked, RankedGuard, RankedMutex, RankedRwLock};
 pub use outside::{OutsideMutex, zeroed_words};
 #[cfg(all(not(feature = "shuttle"), terrace_sanitized))]
 pub use parking_lot::{Condvar, Mutex, MutexGuard, ReentrantMutex, WaitTimeoutResult};

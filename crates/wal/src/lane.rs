@@ -11,8 +11,8 @@ use terrace_format::record::{DataCheck, HEADER_SIZE, RECORD_ALIGN, padded};
 use terrace_format::{Lsn, PmOffset};
 use terrace_media::PmMedium;
 use terrace_runtime::planted::{Mistake, planted};
-use terrace_runtime::sync::Mutex;
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
+use terrace_runtime::sync::{LockKind, LockRank, RankedMutex};
 
 /// Most ranges of data named by a lane's last record that are remembered exactly. Of more ranges, any byte
 /// counts as named.
@@ -37,7 +37,7 @@ pub(crate) struct Lane {
     pub index: u32,
     offset: PmOffset,
     size: u64,
-    pub state: Mutex<LaneState>,
+    pub state: RankedMutex<LaneState>,
     /// Lower bound of the LSN that is drawn and not yet applied; `u64::MAX` when none is (T5).
     pub pending: AtomicU64,
     named: [AtomicU64; NAMED],
@@ -57,7 +57,7 @@ impl Lane {
             index,
             offset,
             size,
-            state: Mutex::new(state),
+            state: RankedMutex::new(LockRank::new(LockKind::Lane, index), state),
             pending: AtomicU64::new(u64::MAX),
             named: Default::default(),
         }

@@ -11,17 +11,20 @@
 
 pub mod checkpoint;
 mod checkpoint_state;
+pub mod commit;
 mod dirty_lines;
 pub mod error;
 pub mod lane;
 pub mod page_checksums;
 pub mod recovery;
+mod reserve;
 pub mod scan;
 pub mod transaction;
 pub mod wal;
 
+pub use commit::Open;
 pub use error::{Error, NoSpace, PageBelow, Result};
 pub use page_checksums::PageChecksums;
 pub use recovery::RecoveryReport;
 pub use transaction::Tx;
-pub use wal::{Open, Reservation, Wal};
+pub use wal::{Reservation, Wal};

@@ -6,22 +6,28 @@ use clap::{Args, ValueEnum};
 use clap_complete::engine::ArgValueCompleter;
 use std::ffi::OsString;
 use std::path::PathBuf;
-use terrace_engine::{POLICIES, PolicyKind};
+use terrace_engine::{MAPS, POLICIES, PolicyKind};
 
-/// File maps of cli.md.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+/// A file map of the command line.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Map {
-    /// A radix tree per file.
-    Radix,
-    /// Not built yet.
-    #[value(hide = true)]
-    Extent,
-    /// Not built yet.
-    #[value(hide = true)]
-    Cuckoo,
-    /// Not built yet.
-    #[value(hide = true)]
-    Hashfs,
+    /// A map of the table, by its id.
+    Built(u8),
+    /// The name of a map that is planned.
+    Planned(String),
+}
+
+/// Names of planned file maps: the command line knows them and refuses them.
+const PLANNED_MAPS: [&str; 3] = ["extent", "cuckoo", "hashfs"];
+
+/// The file maps with their sentences, from the table of `map`.
+fn maps() -> impl TypedValueParser<Value = Map> {
+    let built = MAPS.iter().map(|row| PossibleValue::new(row.name).help(row.sentence));
+    let planned = PLANNED_MAPS.iter().map(|name| PossibleValue::new(*name).hide(true));
+    PossibleValuesParser::new(built.chain(planned)).map(|name| {
+        let row = MAPS.iter().find(|row| row.name == name);
+        row.map_or(Map::Planned(name), |row| Map::Built(row.id))
+    })
 }
 
 /// The policies with their sentences, from the table of `placement`.
@@ -72,7 +78,7 @@ pub struct Mkfs {
     #[arg(long = "tier", value_name = "PATH[,size=SIZE][,class=CLASS]")]
     pub tiers: Vec<OsString>,
     /// File map
-    #[arg(long, value_enum, default_value = "radix")]
+    #[arg(long, value_parser = maps(), default_value = "radix")]
     pub map: Map,
     /// Placement policy
     #[arg(long, value_parser = policies(), default_value = "predictive")]

@@ -8,7 +8,7 @@ use terrace_daemon::failure::{Failure, Outcome, status};
 use terrace_daemon::mounts::{self, Mount};
 use terrace_daemon::output::{self, OUTPUT_VERSION, human};
 use terrace_daemon::{places, pool};
-use terrace_engine::{class_name, speed_status};
+use terrace_engine::{class_name, map_name, speed_status};
 use terrace_format::BLOCK_SIZE;
 use terrace_format::superblock::Superblock;
 use terrace_media::speed::Speed;
@@ -112,7 +112,8 @@ fn unmounted(pool: &Path, superblock: &Superblock) -> Value {
         "pool": output::path_text(pool), "uuid": pool::uuid_text(superblock),
         "state_directory": control::state::directory_of(&pool::uuid_text(superblock)).map(|path| output::path_text(&path)),
         "label": pool::label(superblock), "mounted": false,
-        "clean": pool::is_clean(pool, superblock), "warnings": pool::warnings(pool), "tiers": tiers, "map": "radix",
+        "clean": pool::is_clean(pool, superblock), "warnings": pool::warnings(pool), "tiers": tiers,
+        "map": map_name(superblock.map),
         "policy": terrace_engine::policy_name(superblock.policy),
         "data_mode": if superblock.data_mode == 2 { "ordered" } else { "atomic" },
     })

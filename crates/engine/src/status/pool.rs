@@ -125,7 +125,7 @@ pub fn status(engine: &Engine) -> FsResult<FsStatus> {
     Ok(FsStatus {
         label: String::from_utf8_lossy(&label).into_owned(),
         tiers,
-        map: "radix",
+        map: terrace_map::registry::name_of(engine.store.persistent.superblock().map).unwrap_or("unknown"),
         policy: engine.store.steering.policy().name(),
         data_mode: if engine.store.mode.data_ordered { "ordered" } else { "atomic" },
         threshold: engine

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use terrace_catalog::DeviceRun;
 use terrace_format::address::MAX_FILE_SIZE;
 use terrace_format::inode::flag;
-use terrace_format::keys::{ColdExtent, MAX_EXTENT_BLOCKS};
+use terrace_format::keys::MAX_EXTENT_BLOCKS;
 use terrace_format::table::Owner;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_map::Mapping;
@@ -19,6 +19,7 @@ use terrace_store::attempt::run::{large_record, run_attempts};
 use terrace_store::change::cold::stage_cold_extents;
 use terrace_store::change::dirty::dirty_without_place;
 use terrace_store::change::finish::finish_change;
+use terrace_store::change::new_extent::NewExtent;
 use terrace_store::change::shards::lock_shards;
 use terrace_store::change::staged::Staged;
 use terrace_store::change::tail::stage_raised;
@@ -206,14 +207,7 @@ fn allocate_below(
     if spare.length > 0 && !planted(Mistake::SpareClaimKept) {
         store.devices.space().release_claim(spare);
     }
-    let extent = ColdExtent {
-        first: gap.first,
-        length: length as u32,
-        device: run.device,
-        start: run.start,
-        unwritten: true,
-        crcs: Vec::new(),
-    };
+    let extent = NewExtent::unwritten(gap.first, run);
     let mut shards = lock_shards(store, inode.ino, [run]);
     store.dram.cold_versions().bump(inode.ino, gap);
     stage_cold_extents(store, inode.ino, &[extent], &mut shards, &mut staged)?;

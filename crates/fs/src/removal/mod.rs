@@ -2,3 +2,5 @@
 
 pub mod log_freed;
 pub mod orphans;
+pub mod passes;
+pub mod steps;

@@ -2,5 +2,6 @@
 
 pub mod file;
 pub mod group;
+mod group_install;
 pub mod into_pm;
 pub mod steps;

@@ -11,7 +11,8 @@ use terrace_store::inode::slot::load;
 use terrace_store::moving::destination::Destination;
 use terrace_store::moving::errors::concerns_all_files;
 use terrace_store::moving::file_id::FileId;
-use terrace_store::moving::relocate::{MovingGroup, collect_below, move_between};
+use terrace_store::moving::relocate::move_between;
+use terrace_store::moving::relocation_group::{MovingGroup, collect_below};
 use terrace_store::pressure::ending::go_on;
 use terrace_store::types::Wait;
 

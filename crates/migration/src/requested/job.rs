@@ -30,7 +30,8 @@ use terrace_store::inode::tier_pin::{most_kept, pinned};
 use terrace_store::moving::demote::demote_to;
 use terrace_store::moving::destination::Destination;
 use terrace_store::moving::file_id::{FileId, load_file};
-use terrace_store::moving::relocate::{MovingGroup, collect_below, move_between};
+use terrace_store::moving::relocate::move_between;
+use terrace_store::moving::relocation_group::{MovingGroup, collect_below};
 use terrace_store::moving::victim::{LEAVING, Victim};
 use terrace_store::types::{Attributes, DirectoryEntry, FILE_END, Wait};
 

@@ -12,7 +12,7 @@ use terrace_store::inode::slot::next_mapped;
 use terrace_store::lookup::cold_extents::cold_extents;
 use terrace_store::lookup::intents::intents_of;
 use terrace_store::moving::file_id::{FileId, load_file};
-use terrace_store::moving::relocate::tier_of;
+use terrace_store::moving::relocation_group::tier_of;
 use terrace_store::types::inode::Inode;
 use terrace_store::types::{BlockRange, Wait};
 

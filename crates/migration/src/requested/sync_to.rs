@@ -19,7 +19,7 @@ use terrace_store::error::{FsError, FsResult};
 use terrace_store::inode::slot::load;
 use terrace_store::lookup::intents::intents_of;
 use terrace_store::lookup::newest::mapped_to;
-use terrace_store::moving::relocate::tier_of;
+use terrace_store::moving::relocation_group::tier_of;
 use terrace_store::moving::victim::Victim;
 use terrace_store::pressure::ending::go_on;
 use terrace_store::types::Wait;

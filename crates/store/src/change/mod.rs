@@ -7,6 +7,7 @@ pub mod give_back;
 pub mod lines;
 pub mod map_nodes;
 pub mod merge;
+pub mod new_extent;
 pub mod prune;
 pub mod removal;
 pub mod shards;

@@ -8,7 +8,7 @@ use crate::store::Store;
 use crate::types::inode::Inode;
 use terrace_format::Ino;
 use terrace_format::inode::{InodeSlot, ORPHAN_LISTS};
-use terrace_runtime::sync::MutexGuard;
+use terrace_runtime::sync::RankedGuard;
 use terrace_wal::Tx;
 
 fn list_of(ino: Ino) -> usize {
@@ -20,7 +20,7 @@ fn links(next: u64, previous: u64) -> u64 {
 }
 
 /// Locks the list of an inode.
-pub fn lock_orphans(store: &Store, ino: Ino) -> MutexGuard<'_, ()> {
+pub fn lock_orphans(store: &Store, ino: Ino) -> RankedGuard<'_, ()> {
     store.inodes.lock_orphans(list_of(ino))
 }
 

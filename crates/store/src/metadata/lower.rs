@@ -24,6 +24,7 @@ use terrace_format::keys::{Key, Kind};
 use terrace_format::page::Page;
 use terrace_format::table::PageKind;
 use terrace_format::{BLOCK_SIZE, DeviceBlock, Ino, PmBlock};
+use terrace_media::Durable;
 use terrace_media::block::AlignedBlock;
 use terrace_runtime::interleave;
 use terrace_runtime::planted::{Mistake, planted};
@@ -172,7 +173,7 @@ pub fn lower_pages(store: &Store, cold: &[Cold]) -> FsResult<u64> {
         for (index, (page, word)) in now.iter().zip(words).enumerate() {
             interleave::point("lower:between-pages");
             let installed = match word {
-                Some(word) => lower_page(store, page, word, one(index)),
+                Some(word) => lower_page(store, page, &word, one(index)),
                 None => Ok(false),
             };
             match installed {
@@ -193,14 +194,14 @@ pub fn lower_pages(store: &Store, cold: &[Cold]) -> FsResult<u64> {
 
 /// Writes the sealed copies side by side and flushes the device (M1). Returns the locations; `None` for a
 /// page that cannot be sealed.
-fn write_sealed(store: &Store, pages: &[Cold], run: DeviceRun) -> FsResult<Vec<Option<u64>>> {
+fn write_sealed(store: &Store, pages: &[Cold], run: DeviceRun) -> FsResult<Vec<Option<Durable<u64>>>> {
     if run.start.0 + run.length > MAX_BELOW_BLOCK {
         return Err(NoSpace::Tier.into());
     }
     let (count, length) = (pages.len() as u64, run.length);
     assert!(count <= length, "{count} pages are written to a run of {length} blocks (I6)");
     let device = store.devices.device(run.device)?;
-    let failed_before = device.failed_flushes();
+    let mark = device.flush_mark();
     let lsn = store.persistent.wal().next_lsn().0;
     let mut buffer = vec![AlignedBlock::zeroed(); pages.len()];
     let mut words = Vec::with_capacity(pages.len());
@@ -212,12 +213,12 @@ fn write_sealed(store: &Store, pages: &[Cold], run: DeviceRun) -> FsResult<Vec<O
     }
     device.medium.write(run.start, &buffer)?;
     interleave::point("lower:copied");
-    flush_run(store, device, failed_before)?;
-    Ok(words)
+    let flushed = flush_run(store, device, mark)?;
+    Ok(words.into_iter().map(|word| word.map(|word| flushed.durable(word))).collect())
 }
 
 /// Moves one page whose copy is durable below; false when it changed or is used meanwhile.
-fn lower_page(store: &Store, page: &Cold, word: u64, place: DeviceRun) -> FsResult<bool> {
+fn lower_page(store: &Store, page: &Cold, word: &Durable<u64>, place: DeviceRun) -> FsResult<bool> {
     let mut op = demoting();
     run_attempts(store, &mut op, SMALL_RECORD, |reservation, _| match page.identity {
         Identity::Catalog { shard } => lower_leaf(store, reservation, page, shard, word, place),
@@ -253,7 +254,7 @@ fn lower_leaf(
     reservation: Reservation<'_>,
     page: &Cold,
     shard: u32,
-    word: u64,
+    word: &Durable<u64>,
     place: DeviceRun,
 ) -> Attempt<bool> {
     let mut locked = chunks::shards(store.persistent.catalog(), place);
@@ -264,7 +265,7 @@ fn lower_leaf(
         || leaf_may_move(store, shard, &page.bytes).is_none()
         || is_place_of_open(store, shards.reader(&staged.tx), shard, &page.key)?
         || !stage_lowered(store, &mut staged, &mut shards, page, place)?
-        || !shards.set_leaf_location(&mut staged.tx, shard, &page.key, page.pm.0, word)?
+        || !shards.set_leaf_location(&mut staged.tx, shard, &page.key, page.pm.0, *word.get())?
     {
         return Ok(false);
     }
@@ -277,7 +278,7 @@ fn lower_inodes(
     reservation: Reservation<'_>,
     page: &Cold,
     index: u64,
-    word: u64,
+    word: &Durable<u64>,
     place: DeviceRun,
 ) -> Attempt<bool> {
     let _guards = store.inodes.locks().write_many(&inodes_of(index));
@@ -292,7 +293,7 @@ fn lower_inodes(
     {
         return Ok(false);
     }
-    store.persistent.inode_map().set_location(&mut staged.tx, index, word)?;
+    store.persistent.inode_map().set_location(&mut staged.tx, index, *word.get())?;
     staged.commit(reservation)?;
     store.inodes.slot_pages().forget(index);
     numbers.unlearn(index);

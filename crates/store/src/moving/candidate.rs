@@ -1,9 +1,9 @@
 //! A victim that was looked at, and its copy on a device.
 
+use crate::change::new_extent::NewLocation;
 use crate::error::FsError;
 use crate::store::Store;
 use std::sync::Arc;
-use terrace_catalog::DeviceRun;
 use terrace_format::{FileBlock, Ino, LineMask, PmBlock};
 use terrace_media::block::Buffer;
 use terrace_runtime::planted::{Mistake, planted};
@@ -70,14 +70,12 @@ impl Drop for Candidate<'_> {
     }
 }
 
-/// A candidate with its new device block and the checksum of the written copy.
+/// A candidate with its new location.
 pub struct Copied<'a> {
     /// The block that was copied.
     pub candidate: Candidate<'a>,
-    /// The device block that it was copied to.
-    pub place: DeviceRun,
-    /// CRC32C of the copy.
-    pub crc: u32,
+    /// Its durable copy, or the device block of an unwritten block.
+    pub location: NewLocation,
 }
 
 impl Candidate<'_> {

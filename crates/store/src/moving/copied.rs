@@ -1,9 +1,9 @@
 //! Runs and pieces of copied blocks, and the record room that they take.
 
+use crate::change::new_extent::{NewExtent, adjoins};
 use crate::moving::candidate::Copied;
 use crate::types::BlockRange;
 use terrace_catalog::DeviceRun;
-use terrace_format::keys::ColdExtent;
 
 /// The record room of an extent beside its blocks, counted in blocks of [`install_limit`].
 const OF_EXTENT: usize = 8;
@@ -36,30 +36,17 @@ pub(crate) fn range_of(run: &[Copied<'_>]) -> BlockRange {
 
 /// The device blocks of a run.
 pub(crate) fn place_of(run: &[Copied<'_>]) -> DeviceRun {
-    DeviceRun { length: run.len() as u64, ..run[0].place }
+    DeviceRun { length: run.len() as u64, ..run[0].location.place() }
 }
 
-/// Their extent.
-pub(crate) fn extent_of(run: &[Copied<'_>]) -> ColdExtent {
-    let (first, place) = (&run[0].candidate, run[0].place);
-    ColdExtent {
-        first: first.block,
-        length: run.len() as u32,
-        device: place.device,
-        start: place.start,
-        unwritten: first.unwritten,
-        crcs: if first.unwritten { Vec::new() } else { run.iter().map(|copied| copied.crc).collect() },
-    }
+/// The extent of a run.
+pub(crate) fn extent_of(run: &[Copied<'_>]) -> NewExtent {
+    NewExtent::of(run[0].candidate.block, run.iter().map(|copied| &copied.location))
 }
 
 /// True when `b` continues `a` in the file and on the device.
 pub fn follows(a: &Copied<'_>, b: &Copied<'_>) -> bool {
     a.candidate.ino == b.candidate.ino
         && b.candidate.block == a.candidate.block.plus(1)
-        && adjoins(a.place, b.place)
-}
-
-/// True when block `b` lies behind block `a` on a device.
-pub(crate) fn adjoins(a: DeviceRun, b: DeviceRun) -> bool {
-    b.device == a.device && b.start == a.start.plus(1)
+        && adjoins(a.location.place(), b.location.place())
 }

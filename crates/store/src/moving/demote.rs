@@ -1,11 +1,12 @@
 //! Demotion of a group: the victims get I/O pins, are written as a single device run, or as few runs in
 //! flight together if the device has no hole of that size, and share a flush.
 
+use crate::change::new_extent::NewLocation;
 use crate::error::{FsError, FsResult};
 use crate::moving::candidate::{Candidate, Copied};
 use crate::moving::complete_partial::{complete, free_below};
 use crate::moving::destination::Destination;
-use crate::moving::device_run::{parts_for, settle_parts};
+use crate::moving::device_run::{parts_for, places, settle_parts};
 use crate::moving::evict_clean::evict_clean;
 use crate::moving::in_place::write_in_place;
 use crate::moving::install::install;
@@ -22,7 +23,7 @@ use terrace_wal::Error;
 fn places_of(copied: &[Copied<'_>]) -> Vec<(PmBlock, DeviceRun)> {
     let due = |candidate: &Candidate<'_>| !candidate.unwritten && candidate.lost.is_none();
     let written = copied.iter().filter(|copied| due(&copied.candidate));
-    written.map(|copied| (copied.candidate.pm, copied.place)).collect()
+    written.map(|copied| (copied.candidate.pm, copied.location.place())).collect()
 }
 
 /// Candidates by where they go, unwritten ones by themselves. What is pinned to a lower tier goes there if it may.
@@ -111,13 +112,13 @@ fn write_run<'a>(
     };
     let left = candidates.split_off(parts.iter().map(|part| part.data).sum());
     let written = match unwritten {
-        true => Ok(vec![0; candidates.len()]),
-        false => write_blocks(store, &mut candidates, &parts),
+        true => Ok(places(&parts).map(NewLocation::Unwritten).collect()),
+        false => write_blocks(store, &mut candidates, &parts)
+            .map(|copies| copies.into_iter().map(NewLocation::Written).collect()),
     };
-    let crcs = settle_parts(store, &parts, written)?;
-    let places = parts.iter().flat_map(|part| part.places());
-    let copied = candidates.into_iter().zip(crcs).zip(places);
-    Ok((copied.map(|((candidate, crc), place)| Copied { candidate, place, crc }).collect(), left))
+    let locations: Vec<NewLocation> = settle_parts(store, &parts, written)?;
+    let copied = candidates.into_iter().zip(locations);
+    Ok((copied.map(|(candidate, location)| Copied { candidate, location }).collect(), left))
 }
 
 /// Copies blocks to device blocks that their extents name already: [`Mistake::ExtentBeforeData`].

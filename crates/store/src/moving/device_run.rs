@@ -71,6 +71,11 @@ impl Part {
     }
 }
 
+/// The device block of each block of a group, in the order of its parts.
+pub fn places(parts: &[Part]) -> impl Iterator<Item = DeviceRun> {
+    parts.iter().flat_map(|part| part.places())
+}
+
 /// Space on one device for as many of `wanted` blocks as there is room for, with their summaries unless they are
 /// `unwritten`.
 pub(crate) fn parts_for(

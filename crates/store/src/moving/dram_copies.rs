@@ -66,7 +66,7 @@ pub(crate) fn copies_for_dram<'b, 'c: 'b>(
         store.persistent.pm().read(copied.candidate.pm.offset(), &mut block.0).ok()?;
         // A partial shadow was merged with its cold copy for the demotion, so its PM block is not the demoted
         // content.
-        let same = !copied.candidate.unwritten && crc32c(&block.0) == copied.crc;
+        let same = copied.location.copy().is_some_and(|copy| crc32c(&block.0) == copy.get().crc);
         let page = same.then(|| Page::copy(&block.0))?;
         Some(Copy { block: copied.candidate.block, page, renews: *held })
     };

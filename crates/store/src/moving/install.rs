@@ -4,6 +4,7 @@
 
 use crate::change::cold::stage_cold_extents;
 use crate::change::give_back::give_back_unless_named;
+use crate::change::new_extent::NewExtent;
 use crate::change::shards::lock_shards;
 use crate::change::staged::Staged;
 use crate::error::{FsError, FsResult};
@@ -23,7 +24,6 @@ use crate::store::Store;
 use smallvec::SmallVec;
 use terrace_catalog::DeviceRun;
 use terrace_format::inode::flag;
-use terrace_format::keys::ColdExtent;
 use terrace_runtime::sync::atomic::Ordering;
 use terrace_wal::{Error, Reservation};
 
@@ -60,7 +60,7 @@ pub fn install(store: &Store, copied: Vec<Copied<'_>>, trouble: &mut Option<FsEr
 
 fn release_places(store: &Store, piece: &[Copied<'_>]) {
     give_back_unless_named(store, || {
-        piece.iter().for_each(|copied| store.devices.space().release_claim(copied.place));
+        piece.iter().for_each(|copied| store.devices.space().release_claim(copied.location.place()));
     });
 }
 
@@ -137,7 +137,7 @@ fn install_first(
     let mut staged = Staged::new(store, None, false);
     // The catalog first, all of it: when it lacks room the attempt ends, and a block that was released in it would
     // look as if it had changed.
-    let extents: Vec<ColdExtent> = part.chunk_by(follows).map(extent_of).collect();
+    let extents: Vec<NewExtent> = part.chunk_by(follows).map(extent_of).collect();
     stage_cold_extents(store, inode.ino, &extents, &mut shards, &mut staged)?;
     let (bytes, limit) =
         (staged.tx.record_size() + part.len() * OF_UNMAP + OF_SLOT, store.persistent.wal().max_record());

@@ -1,7 +1,8 @@
 //! Blocks on their way to a device: through a small buffer, between reads of others, with one flush (M1).
 
+use crate::change::new_extent::DeviceCopy;
 use crate::error::FsResult;
-use crate::moving::device_run::Part;
+use crate::moving::device_run::{Part, places};
 use crate::parts::devices::device::Device;
 use crate::parts::devices::read_priority::Courtesy;
 use crate::parts::pressure::cpu_permits::Turns;
@@ -9,7 +10,7 @@ use crate::store::Store;
 use terrace_format::DeviceBlock;
 use terrace_format::device::{SUMMARY_ENTRIES, SummaryEntry, encode_summary};
 use terrace_media::block::{AlignedBlock, Buffer, Run};
-use terrace_media::{BlockMedium, MediaError};
+use terrace_media::{BlockMedium, Durable, FlushMark, Flushed, MediaError};
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::{Clock, pause};
 
@@ -78,7 +79,7 @@ impl Outbox<'_> {
 }
 
 /// Copies blocks to their parts of a device through a small buffer, each with its summaries, then flushes (M1). `fill`
-/// puts the content of some into the buffer and adds a summary entry for each, whose checksums are returned.
+/// puts the content of some into the buffer and adds a summary entry for each. Returns the durable copies in order.
 /// `careless`: the planted mistake that leaves the flush out.
 pub(crate) fn write_items<T>(
     store: &Store,
@@ -86,27 +87,28 @@ pub(crate) fn write_items<T>(
     parts: &[Part],
     careless: Mistake,
     fill: impl Fn(&mut [T], &mut [AlignedBlock], &mut Vec<SummaryEntry>),
-) -> FsResult<Vec<u32>> {
+) -> FsResult<Vec<Durable<DeviceCopy>>> {
     let Some(first) = parts.first() else { return Ok(Vec::new()) };
     let device = store.devices.device(first.run.device)?;
-    let failed_before = device.failed_flushes();
-    let crcs = send_parts(store, device, items, parts, fill)?;
+    let mark = device.flush_mark();
+    let copies = send_parts(store, device, items, parts, fill)?;
     pause::at_unlocked("demotion:copied");
-    if !planted(careless) {
-        flush_run(store, device, failed_before)?;
-    }
+    let flushed = match device.flush_left_out(careless) {
+        Some(left_out) => left_out,
+        None => flush_run(store, device, mark)?,
+    };
     pause::at_unlocked("demotion:flushed");
-    Ok(crcs)
+    Ok(copies.into_iter().map(|copy| flushed.durable(copy)).collect())
 }
 
-/// As [`write_items`], without the flush.
+/// As [`write_items`], without the flush: the copies are not durable yet.
 pub fn send_parts<T>(
     store: &Store,
     device: &Device,
     items: &mut [T],
     parts: &[Part],
     fill: impl Fn(&mut [T], &mut [AlignedBlock], &mut Vec<SummaryEntry>),
-) -> FsResult<Vec<u32>> {
+) -> FsResult<Vec<DeviceCopy>> {
     let first = parts.first();
     // A single flush of the device serves for all of them.
     let is_there = |part: &Part| first.is_some_and(|first| part.run.device == first.run.device);
@@ -132,7 +134,7 @@ fn send_through<T>(
     items: &mut [T],
     parts: &[Part],
     fill: impl Fn(&mut [T], &mut [AlignedBlock], &mut Vec<SummaryEntry>),
-) -> FsResult<Vec<u32>> {
+) -> FsResult<Vec<DeviceCopy>> {
     let count = items.len();
     let mut entries = Vec::with_capacity(count);
     let mut rest = items;
@@ -167,10 +169,11 @@ fn send_through<T>(
     out.send()?;
     assert!(rest.is_empty(), "{} of {count} blocks have no place on the device (I7)", rest.len());
     assert_eq!(entries.len(), count, "checksums of the blocks of a group (M4)");
-    Ok(entries.into_iter().map(|entry| entry.crc).collect())
+    let copies = entries.into_iter().zip(places(parts));
+    Ok(copies.map(|(entry, place)| DeviceCopy { place, crc: entry.crc }).collect())
 }
 
-/// Makes what was written below durable, before anything names it (M1).
-pub(crate) fn flush_run(store: &Store, device: &Device, failed_before: u64) -> FsResult<()> {
-    Ok(store.pressure.permits().away(|| device.flush(failed_before))?)
+/// Makes the writes to a device since `mark` durable, before anything names them (M1).
+pub(crate) fn flush_run(store: &Store, device: &Device, mark: FlushMark) -> FsResult<Flushed> {
+    Ok(store.pressure.permits().away(|| device.flush(mark))?)
 }

@@ -11,32 +11,31 @@
 use crate::attempt::with_pages::with_pages;
 use crate::change::cold::stage_cold_extents;
 use crate::change::give_back::give_back_unless_named;
+use crate::change::new_extent::{NewExtent, NewLocation, adjoins};
 use crate::change::shards::lock_shards;
 use crate::change::staged::Staged;
 use crate::error::{FsError, FsResult};
-use crate::inode::tier_pin::pin_of;
 use crate::lookup::cold_extents::cold_extents;
 use crate::lookup::intents::intents_of;
 use crate::lookup::newest::is_hidden;
 use crate::moving::destination::Destination;
-use crate::moving::device_run::{parts_for, settle_parts};
+use crate::moving::device_run::{parts_for, places, settle_parts};
 use crate::moving::errors::concerns_all_files;
 use crate::moving::file_id::{FileId, load_file};
 use crate::moving::install_pieces::{Install, install_pieces};
 use crate::moving::outbox::write_items;
+use crate::moving::relocation_group::{Moving, MovingGroup, stays};
 use crate::operation::need::Attempt;
 use crate::operation::op::Op;
 use crate::pressure::processor::offer_processor;
 use crate::store::Store;
 use crate::types::inode::Inode;
-use crate::types::{BlockRange, FILE_END, MOST_BAD, Wait};
-use std::ops::ControlFlow;
-use terrace_catalog::{DeviceRun, Pin, cold_map};
+use crate::types::{BlockRange, MOST_BAD, Wait};
+use terrace_catalog::DeviceRun;
+use terrace_format::Corrupt;
 use terrace_format::checksum::crc32c;
 use terrace_format::device::SummaryEntry;
-use terrace_format::inode::flag;
 use terrace_format::keys::ColdExtent;
-use terrace_format::{Corrupt, DeviceBlock, DeviceId, FileBlock, TierId};
 use terrace_media::block::AlignedBlock;
 use terrace_runtime::interleave;
 use terrace_runtime::planted::Mistake;
@@ -46,120 +45,10 @@ use terrace_wal::Reservation;
 /// Blocks read at once: a user's read waits behind no more than these.
 const READ_PIECE: usize = 128;
 
-/// A block on a lower tier that is to be relocated.
-pub struct Moving {
-    file: FileId,
-    block: FileBlock,
-    from: (DeviceId, DeviceBlock),
-    crc: u32,
-    unwritten: bool,
-    /// Why its content cannot be read. Such a block stays where it is.
-    lost: Option<FsError>,
-}
-
-/// Blocks to move and the pins on where they are. The pins end with it.
-#[derive(Default)]
-pub struct MovingGroup {
-    /// The blocks, sorted by file and block.
-    pub blocks: Vec<Moving>,
-    pins: Vec<Pin>,
-}
-
 /// A block with its new location.
 struct Moved {
     moving: Moving,
-    place: DeviceRun,
-}
-
-/// Adds blocks of a file, from `from` on, that lie below PM where `to` does not want them, until the group has
-/// `most`. Gives where to go on; `None` at the end of the file, or when it is gone.
-///
-/// # Errors
-/// EIO when the maps cannot be read.
-pub fn collect_below(
-    store: &Store,
-    file: FileId,
-    from: FileBlock,
-    most: usize,
-    to: Destination,
-    group: &mut MovingGroup,
-) -> FsResult<Option<FileBlock>> {
-    with_pages(store, Wait::Allowed, || collect_in_pm(store, file, from, most, to, group))
-}
-
-/// As [`collect_below`]; `PageBelow`, with nothing added, where extents lie below themselves.
-fn collect_in_pm(
-    store: &Store,
-    file: FileId,
-    from: FileBlock,
-    most: usize,
-    to: Destination,
-    group: &mut MovingGroup,
-) -> FsResult<Option<FileBlock>> {
-    let _guard = store.inodes.locks().read(file.ino);
-    let Some(inode) = load_file(store, file)? else { return Ok(None) };
-    if !inode.slot.has(flag::HAS_COLD) {
-        return Ok(None);
-    }
-    if stays(store, &inode, to)? {
-        return Ok(None);
-    }
-    let intents = intents_of(store, &inode)?;
-    let gone = |block: FileBlock| intents.iter().any(|range| range.first <= block && block < range.end);
-    let mut extents = Vec::new();
-    let mut next = None;
-    let mut room = most.saturating_sub(group.blocks.len());
-    {
-        let shard = store.persistent.catalog().read(store.persistent.catalog().shard_of(file.ino.0));
-        let end = FILE_END;
-        cold_map::scan(shard.reader(), file.ino, from, end, |extent| {
-            let Some(extent) = extent.slice(from, end) else { return ControlFlow::Continue(()) };
-            if tier_of(store, extent.device).is_some_and(|tier| !to.takes_from(tier)) {
-                return ControlFlow::Continue(());
-            }
-            if room == 0 {
-                next = Some(extent.first);
-                return ControlFlow::Break(());
-            }
-            let part = extent.slice(extent.first, extent.first.plus(room as u64));
-            let taken = part.as_ref().map_or(0, |part| part.length as usize);
-            room -= taken;
-            if taken < extent.length as usize {
-                next = Some(extent.first.plus(taken as u64));
-            }
-            extents.extend(part);
-            if next.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        })?;
-    }
-    // Few pins: each is looked at by every allocation.
-    let runs = extents.iter().map(DeviceRun::from).collect::<Vec<_>>();
-    for run in runs.chunk_by(|a, b| a.device == b.device && b.start == a.start.plus(a.length)) {
-        let length = run.iter().map(|run| run.length).sum();
-        let whole = run.first().map(|first| DeviceRun { length, ..*first });
-        group.pins.extend(whole.map(|whole| store.devices.space().pin(whole)));
-    }
-    for extent in extents {
-        for index in 0..u64::from(extent.length) {
-            let block = extent.first.plus(index);
-            if gone(block) || is_hidden(store, &inode, block)? {
-                continue;
-            }
-            group.blocks.push(Moving {
-                file,
-                block,
-                from: (extent.device, extent.start.plus(index)),
-                crc: extent.crcs.get(index as usize).copied().unwrap_or(0),
-                unwritten: extent.unwritten,
-                lost: None,
-            });
-        }
-    }
-    Ok(next)
-}
-
-/// Whether a spill leaves a file at its location because it is pinned. The caller holds the inode lock.
-fn stays(store: &Store, inode: &Inode, to: Destination) -> FsResult<bool> {
-    Ok(matches!(to, Destination::Below(_)) && pin_of(store, inode)?.is_some())
+    location: NewLocation,
 }
 
 /// Counts relocated blocks.
@@ -168,11 +57,6 @@ fn note_moved_below(store: &Store, blocks: u64, to: Destination) {
     if let (Destination::Below(_), 1..) = (to, blocks) {
         store.pressure.moved().note_spill(blocks, store.clock.monotonic_ns());
     }
-}
-
-/// The tier of a device.
-pub fn tier_of(store: &Store, device: DeviceId) -> Option<TierId> {
-    store.devices.list().get(usize::from(device.0)).map(|device| device.tier)
 }
 
 /// Relocates a group. Returns the number of blocks that reached the target. Blocks that changed meanwhile are
@@ -214,16 +98,16 @@ fn place(store: &Store, mut blocks: Vec<Moving>, to: Destination) -> FsResult<(V
     let parts = parts_for(store, blocks.len(), unwritten, to)?;
     let left = blocks.split_off(parts.iter().map(|part| part.data).sum());
     let written = match unwritten {
-        true => Ok(Vec::new()),
+        true => Ok(places(&parts).map(NewLocation::Unwritten).collect()),
         false => {
             write_items(store, &mut blocks, &parts, Mistake::MoveWithoutFlush, |slice, into, entries| {
                 read_moving(store, slice, into, entries);
             })
+            .map(|copies| copies.into_iter().map(NewLocation::Written).collect())
         }
     };
-    settle_parts(store, &parts, written)?;
-    let places = parts.iter().flat_map(|part| part.places());
-    let moved = blocks.into_iter().zip(places).map(|(moving, place)| Moved { moving, place });
+    let locations: Vec<NewLocation> = settle_parts(store, &parts, written)?;
+    let moved = blocks.into_iter().zip(locations).map(|(moving, location)| Moved { moving, location });
     Ok((moved.collect(), left))
 }
 
@@ -354,7 +238,7 @@ impl Install for Relocation<'_> {
 
 fn release_moved(store: &Store, blocks: &[Moved]) {
     give_back_unless_named(store, || {
-        blocks.iter().for_each(|moved| store.devices.space().release_claim(moved.place));
+        blocks.iter().for_each(|moved| store.devices.space().release_claim(moved.location.place()));
     });
 }
 
@@ -386,21 +270,14 @@ fn exchange_first(
     let part = &piece[skipped..];
     let count = part.iter().take_while(same).count();
     let Some(start) = part.first().filter(|_| count > 0) else { return Ok((piece.len(), 0)) };
-    let crcs = part[..count].iter().map(|moved| moved.moving.crc);
-    let extent = ColdExtent {
-        first: start.moving.block,
-        length: count as u32,
-        device: start.place.device,
-        start: start.place.start,
-        unwritten: start.moving.unwritten,
-        crcs: if start.moving.unwritten { Vec::new() } else { crcs.collect() },
-    };
-    let run = DeviceRun { length: count as u64, ..start.place };
+    let locations = part[..count].iter().map(|moved| &moved.location);
+    let extent = NewExtent::of(start.moving.block, locations);
+    let range = BlockRange::new(extent.get().first, extent.get().end());
+    let run = DeviceRun::from(extent.get());
     let mut shards = lock_shards(store, file.ino, old.iter().map(DeviceRun::from).chain([run]));
     let mut staged = Staged::new(store, None, false);
     stage_cold_extents(store, file.ino, std::slice::from_ref(&extent), &mut shards, &mut staged)?;
     staged.unlink_emptied(&mut shards)?;
-    let range = BlockRange::new(extent.first, extent.end());
     let before = store.dram.cold_versions().of_range(file.ino, range);
     store.dram.cold_versions().bump(file.ino, range);
     staged.commit(reservation)?;
@@ -426,6 +303,5 @@ fn covers(extent: &ColdExtent, moving: &Moving) -> bool {
 fn follows(a: &Moved, b: &Moved) -> bool {
     a.moving.file == b.moving.file
         && b.moving.block == a.moving.block.plus(1)
-        && b.place.device == a.place.device
-        && b.place.start == a.place.start.plus(1)
+        && adjoins(a.location.place(), b.location.place())
 }

@@ -1,5 +1,6 @@
 //! Candidates are read from PM and written to their runs.
 
+use crate::change::new_extent::DeviceCopy;
 use crate::error::FsResult;
 use crate::moving::candidate::Candidate;
 use crate::moving::complete_partial::copy_content;
@@ -11,14 +12,16 @@ use crate::pressure::processor::offer_processor;
 use crate::store::Store;
 use terrace_format::checksum::crc32c;
 use terrace_format::device::SummaryEntry;
+use terrace_media::Durable;
 use terrace_media::block::AlignedBlock;
 use terrace_runtime::planted::Mistake;
 
+/// Copies candidates to their parts of a device and flushes it. Returns the durable copies.
 pub(crate) fn write_blocks(
     store: &Store,
     candidates: &mut [Candidate<'_>],
     parts: &[Part],
-) -> FsResult<Vec<u32>> {
+) -> FsResult<Vec<Durable<DeviceCopy>>> {
     let written = write_items(store, candidates, parts, Mistake::DropBeforeFlush, |slice, into, entries| {
         read_candidates(store, slice, into, entries);
     })?;

@@ -57,11 +57,8 @@ pub fn run(args: &Mkfs) -> Outcome<u8> {
 }
 
 fn options(args: &Mkfs) -> Outcome<FormatOptions> {
-    match args.map {
-        Map::Radix => {}
-        Map::Extent => return Err(Failure::not_built("--map extent")),
-        Map::Cuckoo => return Err(Failure::not_built("--map cuckoo")),
-        Map::Hashfs => return Err(Failure::not_built("--map hashfs")),
+    if let Map::Planned(name) = &args.map {
+        return Err(Failure::not_built(&format!("--map {name}")));
     }
     let policy = args.policy;
     if args.data == Data::Ordered && args.data_checksum == Switch::On {

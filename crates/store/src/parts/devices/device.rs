@@ -10,8 +10,8 @@ use terrace_catalog::{ChunkSpace, DeviceRun, Pin};
 use terrace_format::keys::ColdExtent;
 use terrace_format::{DeviceBlock, DeviceId, FileBlock, TierId};
 use terrace_media::block::{AlignedBlock, BlockRead, Buffer};
-use terrace_media::{BlockMedium, DeviceError, MediaError, Promise};
-use terrace_runtime::sync::ReentrantMutex;
+use terrace_media::{BlockMedium, DeviceError, FlushMark, Flushed, MediaError, Promise, SharedFlush};
+use terrace_runtime::planted::Mistake;
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 
 /// How long a device that failed a write is passed over while there are others.
@@ -25,15 +25,10 @@ pub struct Device {
     pub medium: Arc<dyn BlockMedium>,
     /// Blocks whose checksum was wrong.
     pub damaged: AtomicU64,
-    /// Flushes that failed so far.
-    failed_flushes: AtomicU64,
-    /// Flushes that began so far, and the number of the last of them that succeeded.
-    flushes_begun: AtomicU64,
-    last_good_flush: AtomicU64,
+    /// Its flushes, shared by all writers.
+    flushes: SharedFlush,
     /// Until when it is chosen last for new data, because a write or flush failed: nanoseconds of the clock; 0 is never.
     avoid_until_ns: AtomicU64,
-    /// Held while one is under way. What a simulator runs meanwhile on the same thread may flush too.
-    flushing: ReentrantMutex<()>,
 }
 
 impl Device {
@@ -43,50 +38,30 @@ impl Device {
             tier,
             medium,
             damaged: AtomicU64::new(0),
-            failed_flushes: AtomicU64::new(0),
-            flushes_begun: AtomicU64::new(0),
-            last_good_flush: AtomicU64::new(0),
+            flushes: SharedFlush::default(),
             avoid_until_ns: AtomicU64::new(0),
-            flushing: ReentrantMutex::new(()),
         }
     }
 
-    /// The number of failed flushes. A caller asks for it before the first write that its flush must cover.
-    pub fn failed_flushes(&self) -> u64 {
-        self.failed_flushes.load(Ordering::Acquire)
+    /// A mark of this moment. A caller takes it before the first write that its flush covers.
+    pub fn flush_mark(&self) -> FlushMark {
+        self.flushes.mark()
     }
 
-    /// Makes the writes since `failed_before` was asked durable. A flush that failed meanwhile for any caller
-    /// may have dropped the writes: a device reports a loss once, so a later success proves nothing (M1). A
-    /// flush of another caller serves as well, if it began after this call.
+    /// Makes the writes since `mark` durable (M1).
+    ///
+    /// # Errors
+    /// As of [`SharedFlush::flush`].
     #[track_caller]
-    pub fn flush(&self, failed_before: u64) -> Result<(), MediaError> {
-        let failed = self.failed_flushes();
-        assert!(failed_before <= failed, "{failed_before} failures of another device, {failed} of this (M1)");
-        let begun = self.flushes_begun.load(Ordering::Acquire);
-        // Flushes of a device run one after the other, so a waiting caller sees whether the last flush serves
-        // for it.
-        let _one = self.flushing.lock();
-        if self.last_good_flush.load(Ordering::Acquire) <= begun {
-            let number = self.flushes_begun.fetch_add(1, Ordering::AcqRel) + 1;
-            assert!(number > begun, "flush {number} serves a call that came after {begun} (M1)");
-            if let Err(error) = self.medium.flush() {
-                self.failed_flushes.fetch_add(1, Ordering::AcqRel);
-                return Err(error);
-            }
-            self.last_good_flush.fetch_max(number, Ordering::AcqRel);
-        }
-        if self.failed_flushes() == failed_before {
-            return Ok(());
-        }
-        Err(MediaError::from(DeviceError {
-            device: self.medium.name().to_string(),
-            operation: "flush",
-            offset: 0,
-            length: 0,
-            errno: libc::EIO,
-        }))
+    pub fn flush(&self, mark: FlushMark) -> Result<Flushed, MediaError> {
+        self.flushes.flush(&*self.medium, mark)
     }
+
+    /// The flush of a planted mistake that leaves it out.
+    pub fn flush_left_out(&self, mistake: Mistake) -> Option<Flushed> {
+        self.flushes.left_out(mistake)
+    }
+
     /// A write or flush of new data failed.
     pub(crate) fn avoid(&self, now_ns: u64) {
         self.avoid_until_ns.store(now_ns.saturating_add(AVOID.as_nanos() as u64).max(1), Ordering::Relaxed);
@@ -307,7 +282,7 @@ impl Devices {
     #[track_caller]
     pub fn flush_all(&self) -> FsResult<()> {
         for device in &self.list {
-            device.flush(device.failed_flushes())?;
+            device.flush(device.flush_mark())?;
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use std::collections::BTreeSet;
 use terrace_format::superblock::{DeviceRow, RowSpeed};
-use terrace_media::speed::{FIGURES, Speed, numbered};
+use terrace_media::speed::{FIGURES, HDD, Speed, numbered};
 
 /// Figures of a device for status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -29,7 +29,7 @@ pub fn row_speed(speed: &Speed) -> RowSpeed {
 pub fn class_name(row: &DeviceRow) -> &'static str {
     match numbered(row.speed_class) {
         Some(class) => class.name,
-        None if row.class == 2 => "hdd",
+        None if row.class == HDD => "hdd",
         None => "ssd",
     }
 }

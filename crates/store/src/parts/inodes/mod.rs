@@ -20,7 +20,7 @@ use slot_pages::InodePages;
 use std::sync::OnceLock;
 use terrace_format::Ino;
 use terrace_format::inode::ORPHAN_LISTS;
-use terrace_runtime::sync::{Mutex, MutexGuard};
+use terrace_runtime::sync::{LockKind, LockRank, RankedGuard, RankedMutex};
 use tier_pins::Pins;
 
 /// Has the kernel drop the pages of an inode; true when it did.
@@ -28,10 +28,10 @@ pub type DropPages = Box<dyn Fn(Ino) -> bool + Send + Sync>;
 
 /// Inodes in DRAM.
 pub struct Inodes {
-    rename_lock: Mutex<()>,
+    rename_lock: RankedMutex<()>,
     locks: InodeLocks,
-    orphan_locks: Vec<Mutex<()>>,
-    numbers: Mutex<InodeNumbers>,
+    orphan_locks: Vec<RankedMutex<()>>,
+    numbers: RankedMutex<InodeNumbers>,
     slot_pages: InodePages,
     name_bytes: NameBytes,
     open_files: References,
@@ -43,11 +43,12 @@ pub struct Inodes {
 impl Inodes {
     /// `kernel_cache_blocks`: blocks of open files that the kernel's cache may hold.
     pub fn new(numbers: InodeNumbers, kernel_cache_blocks: u64) -> Inodes {
+        let orphan_list = |list| RankedMutex::new(LockRank::new(LockKind::OrphanList, list), ());
         Inodes {
-            rename_lock: Mutex::new(()),
+            rename_lock: RankedMutex::new(LockRank::new(LockKind::Rename, 0), ()),
             locks: InodeLocks::new(),
-            orphan_locks: (0..ORPHAN_LISTS).map(|_| Mutex::new(())).collect(),
-            numbers: Mutex::new(numbers),
+            orphan_locks: (0..ORPHAN_LISTS as u32).map(orphan_list).collect(),
+            numbers: RankedMutex::new(LockRank::new(LockKind::InodeNumbers, 0), numbers),
             slot_pages: InodePages::new(),
             name_bytes: NameBytes::default(),
             open_files: References::new(kernel_cache_blocks),
@@ -59,7 +60,7 @@ impl Inodes {
 
     /// Takes the rename lock, which keeps the directory tree unchanged while a rename checks it.
     #[inline]
-    pub fn lock_tree(&self) -> MutexGuard<'_, ()> {
+    pub fn lock_tree(&self) -> RankedGuard<'_, ()> {
         self.rename_lock.lock()
     }
 
@@ -71,7 +72,7 @@ impl Inodes {
 
     /// Locks one list of orphans.
     #[inline]
-    pub fn lock_orphans(&self, list: usize) -> MutexGuard<'_, ()> {
+    pub fn lock_orphans(&self, list: usize) -> RankedGuard<'_, ()> {
         self.orphan_locks[list].lock()
     }
 
@@ -83,7 +84,7 @@ impl Inodes {
 
     /// Free inode numbers.
     #[inline]
-    pub fn numbers(&self) -> &Mutex<InodeNumbers> {
+    pub fn numbers(&self) -> &RankedMutex<InodeNumbers> {
         &self.numbers
     }
 
