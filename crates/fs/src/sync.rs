@@ -18,7 +18,7 @@ use terrace_store::types::Wait;
 pub fn fsync(store: &Store, ino: Ino, _data_only: bool, wait: Wait) -> FsResult<()> {
     expect_use(store, ino);
     if planted(Mistake::FsyncFlushesDevices) {
-        store.devices.flush_all()?;
+        wrong::flush_devices(store)?;
     }
     if store.persistent.wal().is_stopped() {
         return Err(FsError::NotDurable);
@@ -90,4 +90,14 @@ pub fn barrier(store: &Store) -> FsResult<()> {
     }
     store.persistent.pm().persist();
     Ok(())
+}
+
+/// Planted mistakes of this file.
+mod wrong {
+    use super::{FsResult, Store};
+
+    /// `fsync-flushes-devices`.
+    pub(super) fn flush_devices(store: &Store) -> FsResult<()> {
+        store.devices.flush_all()
+    }
 }

@@ -5,6 +5,9 @@
 //! Only with the feature `simulation`, which nothing but `terrace-sim` turns on; without it [`planted`] is the constant
 //! false and the wrong code is not compiled. A mistake is planted for the calling thread alone.
 //!
+//! The wrong code of a mistake stands in `mod wrong` at the end of its file. A mistake that only leaves something out is
+//! a condition at its place.
+//!
 //! The list was written before the crash explorer and grows only with what is built: the traps of other file systems,
 //! one row or more for each, and five that the design's own rules guard against.
 

@@ -15,8 +15,8 @@ const ENGINE: [&str; 9] = ["store", "fs", "migration", "engine", "wal", "catalog
 /// Functions whose points only planted mistakes pass, and `stamp`, which the daemon calls before all else:
 /// crates/engine/tests/devices.rs shows the need of its flush.
 const PLANTED: [(&str, &str); 4] = [
-    ("fs/src/sync.rs", "fsync"),
-    ("fs/src/names/link.rs", "link"),
+    ("fs/src/sync.rs", "flush_devices"),
+    ("fs/src/names/link.rs", "count_in_place"),
     ("store/src/moving/demote.rs", "write_late"),
     ("engine/src/mount.rs", "stamp"),
 ];

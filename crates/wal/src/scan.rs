@@ -13,7 +13,6 @@ use crate::error::{Error, Result};
 use crate::lane::{self, read_ring};
 use crc_fast::{CrcAlgorithm, Digest};
 use terrace_format::checkpoint::{Checkpoint, FAR};
-use terrace_format::checksum::crc32c;
 use terrace_format::record::{HEADER_SIZE, RECORD_ALIGN, Record, Witness, header_lsn, plausible_length};
 use terrace_format::record_damage::one_bit_away;
 use terrace_format::{Corrupt, Geometry, Lsn, PmOffset};
@@ -265,7 +264,7 @@ impl Lanes<'_> {
         self.ring(lane, position, &mut bytes)?;
         let seed = lane::seed(self.pool_uuid, lane, position, self.checkpoint.epoch);
         if planted(Mistake::CommitMarkFirst) {
-            seal_again(&mut bytes, seed);
+            wrong::seal_again(&mut bytes, seed);
         }
         Ok(Record::verify(bytes, seed, self.geometry.pm_size))
     }
@@ -273,18 +272,6 @@ impl Lanes<'_> {
     fn ring(&self, lane: u32, position: u64, into: &mut [u8]) -> Result<()> {
         read_ring(self.pm, self.geometry.lane_offset(lane), self.geometry.lane_size, position, into)
     }
-}
-
-/// Gives a record the checksum that its bytes should have: [`Mistake::CommitMarkFirst`] believes them.
-fn seal_again(bytes: &mut [u8], seed: u32) {
-    let put = |bytes: &mut [u8], word: u32| {
-        if let Some(place) = bytes.get_mut(16..20) {
-            place.copy_from_slice(&word.to_le_bytes());
-        }
-    };
-    put(bytes, seed);
-    let crc = crc32c(bytes);
-    put(bytes, crc);
 }
 
 /// Judges the data that a lane's last record names (T4). Data that cannot be read keeps its record:
@@ -313,4 +300,21 @@ fn data_is_sound(pm: &dyn PmMedium, geometry: &Geometry, record: &Record) -> boo
         }
         digest.finalize() as u32 == check.crc
     })
+}
+
+/// Planted mistakes of this file.
+mod wrong {
+    use terrace_format::checksum::crc32c;
+
+    /// Gives a record the checksum that its bytes should have: `commit-mark-first` believes them.
+    pub(super) fn seal_again(bytes: &mut [u8], seed: u32) {
+        let put = |bytes: &mut [u8], word: u32| {
+            if let Some(place) = bytes.get_mut(16..20) {
+                place.copy_from_slice(&word.to_le_bytes());
+            }
+        };
+        put(bytes, seed);
+        let crc = crc32c(bytes);
+        put(bytes, crc);
+    }
 }

@@ -3,7 +3,6 @@
 //! `steering::choose_home` has the conditions in order. A writer that meets dirty bytes before the write, or a full tier,
 //! hands back here.
 
-use crate::content::fallocate::extend;
 use crate::content::write_dram::write_buffered;
 use crate::content::write_pm::{Rest, write_pm};
 use crate::content::write_whole_block::{WholeBlock, write_whole_block};
@@ -56,7 +55,7 @@ pub fn write(
     }
     let end = offset + data.len() as u64;
     if planted(Mistake::SizeBeforeBlocks) && getattr(store, ino)?.size < end {
-        extend(store, ino, end, wait)?;
+        wrong::raise_size_first(store, ino, end, wait)?;
     }
     if home != Some(Home::Block) && data.len() == BLOCK && offset.is_multiple_of(BLOCK_SIZE) {
         match write_whole_block(store, ino, FileBlock(offset / BLOCK_SIZE), data, flags)? {
@@ -126,3 +125,17 @@ fn write_below(
 
 /// How often a writer settles the dirty pages before its bytes, if other writers dirty new ones meanwhile.
 const MOST_BEHIND: u32 = 3;
+
+/// Planted mistakes of this file.
+mod wrong {
+    use crate::content::fallocate::extend;
+    use terrace_format::Ino;
+    use terrace_store::error::FsResult;
+    use terrace_store::store::Store;
+    use terrace_store::types::Wait;
+
+    /// `size-before-blocks`.
+    pub(super) fn raise_size_first(store: &Store, ino: Ino, end: u64, wait: Wait) -> FsResult<()> {
+        extend(store, ino, end, wait)
+    }
+}

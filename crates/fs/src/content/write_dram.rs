@@ -95,7 +95,7 @@ fn buffer_piece(
     store.devices.space().unreserve(blocks.count() - taken.as_ref().map_or(0, |new| *new));
     store.dram.write_back().wake_if_due(store.dram.cache().dirty_pages());
     if planted(Mistake::SizeWithTheWrite) {
-        commit_visible_size(store, ino)?;
+        wrong::commit_visible_size(store, ino)?;
     }
     taken.map(|_| ())
 }
@@ -240,22 +240,6 @@ fn drop_set_id(store: &Store, reservation: Reservation<'_>, inode: &Inode) -> At
     Ok(())
 }
 
-/// The planted mistake `size-with-the-write`: commits the visible size before the dirty pages are written
-/// back.
-fn commit_visible_size(store: &Store, ino: Ino) -> FsResult<()> {
-    let mut op = Op::reclaiming(Wait::Allowed);
-    run_attempts(store, &mut op, 256, |reservation, _| {
-        let _guard = store.inodes.locks().write(ino);
-        let inode = load_regular(store, ino)?;
-        let mut slot = inode.slot;
-        slot.size = inode.size().into();
-        let mut tx = terrace_wal::Tx::new();
-        log_slot(&mut tx, inode.place, &inode.slot, &slot);
-        store.persistent.wal().commit(reservation, &tx)?;
-        Ok(())
-    })
-}
-
 /// The part of a block that a segment writes: first byte, end, and its data.
 fn part_of<'a>(segment: &Segment<'a>, block: FileBlock) -> (usize, usize, &'a [u8]) {
     let start = block.0 * BLOCK_SIZE;
@@ -264,4 +248,25 @@ fn part_of<'a>(segment: &Segment<'a>, block: FileBlock) -> (usize, usize, &'a [u
     let data = segment.data.unwrap_or_default();
     let data = &data[(from - segment.offset) as usize..(to - segment.offset) as usize];
     ((from - start) as usize, (to - start) as usize, data)
+}
+
+/// Planted mistakes of this file.
+mod wrong {
+    use super::{FsResult, Ino, Op, Store, Wait, load_regular, log_slot, run_attempts};
+
+    /// `size-with-the-write`: commits the visible size before the dirty pages are written
+    /// back.
+    pub(super) fn commit_visible_size(store: &Store, ino: Ino) -> FsResult<()> {
+        let mut op = Op::reclaiming(Wait::Allowed);
+        run_attempts(store, &mut op, 256, |reservation, _| {
+            let _guard = store.inodes.locks().write(ino);
+            let inode = load_regular(store, ino)?;
+            let mut slot = inode.slot;
+            slot.size = inode.size().into();
+            let mut tx = terrace_wal::Tx::new();
+            log_slot(&mut tx, inode.place, &inode.slot, &slot);
+            store.persistent.wal().commit(reservation, &tx)?;
+            Ok(())
+        })
+    }
 }

@@ -13,7 +13,6 @@ use terrace_store::operation::op::{Op, SMALL_RECORD};
 use terrace_store::store::Store;
 use terrace_store::types::inode::Inode;
 use terrace_store::types::{Attributes, Wait};
-use zerocopy::IntoBytes;
 
 /// Most links of a file, as ext4 has it.
 pub(crate) const LINK_MAX: u32 = 65_000;
@@ -60,10 +59,25 @@ pub fn link(store: &Store, ino: Ino, parent: Ino, name: &[u8], wait: Wait) -> Fs
         stage_directory_change(store, &mut staged, &directory, 1, 0);
         staged.commit(reservation)?;
         if in_place {
-            store.persistent.pm().write(inode.place, &slot.as_bytes()[..8])?;
-            store.persistent.pm().persist();
+            wrong::count_in_place(store, &inode, &slot)?;
         }
         store.inodes.open_files().looked_up(ino);
         Ok(Inode { slot, ..inode }.attributes())
     })
+}
+
+/// Planted mistakes of this file.
+mod wrong {
+    use terrace_format::inode::InodeSlot;
+    use terrace_store::operation::need::Attempt;
+    use terrace_store::store::Store;
+    use terrace_store::types::inode::Inode;
+    use zerocopy::IntoBytes;
+
+    /// `unlogged-link-count`.
+    pub(super) fn count_in_place(store: &Store, inode: &Inode, slot: &InodeSlot) -> Attempt<()> {
+        store.persistent.pm().write(inode.place, &slot.as_bytes()[..8])?;
+        store.persistent.pm().persist();
+        Ok(())
+    }
 }

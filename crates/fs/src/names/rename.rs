@@ -222,10 +222,7 @@ fn rename_locked(
         None => staged.commit(reservation).map(|_| ())?,
     }
     if planted(Mistake::RenameInTwo) {
-        let mut staged = Staged::new(store, None, false);
-        dentry::remove(&mut shards, &mut staged.tx, names.parent, source.cookie)?;
-        staged.unlink_emptied(&mut shards)?;
-        staged.commit(store.persistent.wal().reserve(large_record(store))?)?;
+        wrong::remove_old_name(store, &mut shards, names.parent, source.cookie)?;
     }
     Ok(())
 }
@@ -257,6 +254,28 @@ fn stage_moved(store: &Store, staged: &mut Staged<'_>, moved: &Inode, new_parent
         slot.parent_or_rdev = (new_parent.0 as u32).into();
     }
     log_slot(&mut staged.tx, moved.place, &moved.slot, &slot);
+}
+
+/// Planted mistakes of this file.
+mod wrong {
+    use super::{Staged, Store, dentry, large_record};
+    use terrace_catalog::ShardsWrite;
+    use terrace_format::Ino;
+    use terrace_store::operation::need::Attempt;
+
+    /// `rename-in-two`.
+    pub(super) fn remove_old_name(
+        store: &Store,
+        shards: &mut ShardsWrite<'_>,
+        parent: Ino,
+        cookie: u64,
+    ) -> Attempt<()> {
+        let mut staged = Staged::new(store, None, false);
+        dentry::remove(shards, &mut staged.tx, parent, cookie)?;
+        staged.unlink_emptied(shards)?;
+        staged.commit(store.persistent.wal().reserve(large_record(store))?)?;
+        Ok(())
+    }
 }
 
 #[cfg(test)]

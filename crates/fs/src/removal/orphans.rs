@@ -5,8 +5,8 @@
 
 use crate::content::intents::clear_intent;
 use crate::removal::log_freed::log_freed_slot;
-use terrace_format::Ino;
 use std::time::Duration;
+use terrace_format::Ino;
 use terrace_format::inode::{InodeSlot, flag};
 use terrace_format::keys::Kind;
 use terrace_runtime::interleave;

@@ -10,7 +10,7 @@
 
 use crate::write_back::group_install::{FlushedDevices, Placed, install_written};
 use smallvec::SmallVec;
-use terrace_cache::{DirtyPage, Installed};
+use terrace_cache::DirtyPage;
 use terrace_catalog::DeviceRun;
 use terrace_format::checksum::crc32c;
 use terrace_format::device::SummaryEntry;
@@ -68,7 +68,7 @@ pub(crate) fn write_back_blocks(
         return Ok(written);
     };
     if planted(Mistake::CleanBeforeWritten) {
-        clean_early(store, &group);
+        wrong::clean_early(store, &group);
     }
     let mut rest: &[DirtyPage] = &group.pages;
     let mut copies = Vec::with_capacity(rest.len());
@@ -96,15 +96,6 @@ pub(crate) fn write_back_blocks(
     let placed: Vec<Placed> = placed.map(|(page, copy)| Placed::new(page.clone(), copy, &flushed)).collect();
     install_written(store, &group, &placed, &mut written.blocks)?;
     Ok(written)
-}
-
-/// A planted mistake.
-fn clean_early(store: &Store, group: &Group<'_>) {
-    let now = store.clock.monotonic_ns();
-    for copy in &group.pages {
-        let version = store.dram.cold_versions().get(group.ino, copy.key.block);
-        let _: Installed = store.dram.cache().installed(copy, version, now);
-    }
 }
 
 /// Copies of dirty pages, marked as under way.
@@ -230,4 +221,19 @@ fn flush_written(store: &Store, devices: &[(DeviceId, FlushMark)]) -> FsResult<F
         done.push((*id, flushed));
     }
     Ok(done)
+}
+
+/// Planted mistakes of this file.
+mod wrong {
+    use super::{Group, Store};
+    use terrace_cache::Installed;
+
+    /// `clean-before-written`.
+    pub(super) fn clean_early(store: &Store, group: &Group<'_>) {
+        let now = store.clock.monotonic_ns();
+        for copy in &group.pages {
+            let version = store.dram.cold_versions().get(group.ino, copy.key.block);
+            let _: Installed = store.dram.cache().installed(copy, version, now);
+        }
+    }
 }

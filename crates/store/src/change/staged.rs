@@ -156,10 +156,7 @@ impl<'a> Staged<'a> {
             && self.checked
             && let Some(block) = self.released.pop()
         {
-            self.store.persistent.blocks().keep(block);
-            self.store.persistent.blocks().bump(block);
-            self.store.persistent.blocks().descriptor(block).set_clean(false);
-            return Ok(block);
+            return Ok(wrong::take_again(self.store, block));
         }
         self.claim.as_mut().and_then(Claim::take).ok_or(Fail::Need(Need::LargerClaim))
     }
@@ -202,7 +199,7 @@ impl<'a> Staged<'a> {
             crc = Some(of_bytes).filter(|_| wanted);
         }
         if planted(Mistake::EdgeLineNotWritten) {
-            self.leave_edge(offset, &mut bytes)?;
+            wrong::leave_edge(self.store, offset, &mut bytes)?;
         }
         if self.checked {
             self.data.push((offset, bytes));
@@ -214,18 +211,6 @@ impl<'a> Staged<'a> {
             self.unnamed = true;
         }
         Ok(crc)
-    }
-
-    /// Stores the last line of an unaligned range, which stays in the cache, and shortens the range by it.
-    fn leave_edge(&self, offset: PmOffset, bytes: &mut Cow<'a, [u8]>) -> Attempt<()> {
-        let end = offset.0 + bytes.len() as u64;
-        let whole = bytes.len().saturating_sub((end % LINE_SIZE) as usize);
-        self.store.persistent.pm().store(offset.plus(whole as u64), &bytes[whole..])?;
-        match bytes {
-            Cow::Borrowed(bytes) => *bytes = &bytes[..whole],
-            Cow::Owned(bytes) => bytes.truncate(whole),
-        }
-        Ok(())
     }
 
     /// Stores what stays in its block. Gives what a planted mistake stores too late.
@@ -367,4 +352,30 @@ pub fn kill_set_id(slot: &mut InodeSlot) {
         mode &= !0o2000;
     }
     slot.mode = mode.into();
+}
+
+/// Planted mistakes of this file.
+mod wrong {
+    use super::{Attempt, Cow, LINE_SIZE, PmBlock, PmOffset, Store};
+
+    /// `freed-before-record`: a block that this change releases is used again by it.
+    pub(super) fn take_again(store: &Store, block: PmBlock) -> PmBlock {
+        store.persistent.blocks().keep(block);
+        store.persistent.blocks().bump(block);
+        store.persistent.blocks().descriptor(block).set_clean(false);
+        block
+    }
+
+    /// `edge-line-not-written`: stores the last line of an unaligned range, which stays in the cache, and shortens the
+    /// range by it.
+    pub(super) fn leave_edge(store: &Store, offset: PmOffset, bytes: &mut Cow<'_, [u8]>) -> Attempt<()> {
+        let end = offset.0 + bytes.len() as u64;
+        let whole = bytes.len().saturating_sub((end % LINE_SIZE) as usize);
+        store.persistent.pm().store(offset.plus(whole as u64), &bytes[whole..])?;
+        match bytes {
+            Cow::Borrowed(bytes) => *bytes = &bytes[..whole],
+            Cow::Owned(bytes) => bytes.truncate(whole),
+        }
+        Ok(())
+    }
 }

@@ -14,17 +14,9 @@ use crate::moving::look_at::look_at;
 use crate::moving::victim::Victim;
 use crate::moving::write_candidates::write_blocks;
 use crate::store::Store;
-use terrace_catalog::DeviceRun;
-use terrace_format::{PmBlock, TierId};
-use terrace_media::block::AlignedBlock;
+use terrace_format::TierId;
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_wal::Error;
-
-fn places_of(copied: &[Copied<'_>]) -> Vec<(PmBlock, DeviceRun)> {
-    let due = |candidate: &Candidate<'_>| !candidate.unwritten && candidate.lost.is_none();
-    let written = copied.iter().filter(|copied| due(&copied.candidate));
-    written.map(|copied| (copied.candidate.pm, copied.location.place())).collect()
-}
 
 /// Candidates by where they go, unwritten ones by themselves. What is pinned to a lower tier goes there if it may.
 fn by_destination(candidates: Vec<Candidate<'_>>, to: Destination) -> Vec<(Destination, Vec<Candidate<'_>>)> {
@@ -71,10 +63,10 @@ pub fn demote_to(store: &Store, victims: &[Victim], to: Destination) -> FsResult
             if let Some(lost) = copied.iter().find_map(|copied| copied.candidate.lost.as_ref()) {
                 trouble.get_or_insert_with(|| lost.clone());
             }
-            let late = planted(Mistake::ExtentBeforeData).then(|| places_of(&copied));
+            let late = planted(Mistake::ExtentBeforeData).then(|| wrong::places_of(&copied));
             freed += install(store, copied, &mut trouble)?;
             if let Some(places) = late {
-                write_late(store, &places)?;
+                wrong::write_late(store, &places)?;
             }
             rest = left;
         }
@@ -121,12 +113,27 @@ fn write_run<'a>(
     Ok((copied.map(|(candidate, location)| Copied { candidate, location }).collect(), left))
 }
 
-/// Copies blocks to device blocks that their extents name already: [`Mistake::ExtentBeforeData`].
-fn write_late(store: &Store, places: &[(PmBlock, DeviceRun)]) -> FsResult<()> {
-    for (pm, place) in places {
-        let mut block = [AlignedBlock::zeroed()];
-        store.persistent.pm().read(pm.offset(), &mut block[0].0)?;
-        store.devices.medium(place.device)?.write(place.start, &block)?;
+/// Planted mistakes of this file.
+mod wrong {
+    use super::{Candidate, Copied, FsResult, Store};
+    use terrace_catalog::DeviceRun;
+    use terrace_format::PmBlock;
+    use terrace_media::block::AlignedBlock;
+
+    /// The blocks that `extent-before-data` copies too late.
+    pub(super) fn places_of(copied: &[Copied<'_>]) -> Vec<(PmBlock, DeviceRun)> {
+        let due = |candidate: &Candidate<'_>| !candidate.unwritten && candidate.lost.is_none();
+        let written = copied.iter().filter(|copied| due(&copied.candidate));
+        written.map(|copied| (copied.candidate.pm, copied.location.place())).collect()
     }
-    store.devices.flush_all()
+
+    /// Copies blocks to device blocks that their extents name already: `extent-before-data`.
+    pub(super) fn write_late(store: &Store, places: &[(PmBlock, DeviceRun)]) -> FsResult<()> {
+        for (pm, place) in places {
+            let mut block = [AlignedBlock::zeroed()];
+            store.persistent.pm().read(pm.offset(), &mut block[0].0)?;
+            store.devices.medium(place.device)?.write(place.start, &block)?;
+        }
+        store.devices.flush_all()
+    }
 }

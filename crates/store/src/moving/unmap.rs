@@ -74,9 +74,7 @@ pub(crate) fn load_same(store: &Store, candidate: &Candidate<'_>) -> Attempt<Opt
 /// Whether the cold copy of a block is as good as the one in PM. The caller holds the inode's lock.
 pub fn is_clean(store: &Store, inode: &Inode, block: FileBlock, pm: PmBlock) -> bool {
     if planted(Mistake::EvictOnlyCopy) && inode.slot.has(flag::HAS_COLD) {
-        // The planted mistake: a cold copy exists, and is taken for a valid one.
-        let below = cold_extents(store, inode.ino, BlockRange::new(block, block.plus(1)));
-        return below.is_ok_and(|below| below.iter().any(|extent| !extent.unwritten));
+        return wrong::has_any_copy(store, inode, block);
     }
     store.persistent.blocks().descriptor(pm).is_clean()
 }
@@ -87,4 +85,15 @@ pub(crate) fn is_readable(store: &Store, device: DeviceId) -> bool {
     found.is_some_and(|found| !found.medium.is_missing())
         && !store.devices.io().has_failed(device)
         && !store.devices.io().is_silent(device, store.clock.monotonic_ns())
+}
+
+/// Planted mistakes of this file.
+mod wrong {
+    use super::{BlockRange, FileBlock, Inode, Store, cold_extents};
+
+    /// `evict-only-copy`: a cold copy exists, and is taken for a valid copy.
+    pub(super) fn has_any_copy(store: &Store, inode: &Inode, block: FileBlock) -> bool {
+        let below = cold_extents(store, inode.ino, BlockRange::new(block, block.plus(1)));
+        below.is_ok_and(|below| below.iter().any(|extent| !extent.unwritten))
+    }
 }
