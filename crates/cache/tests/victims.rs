@@ -6,7 +6,7 @@ use terrace_format::{FileBlock, Ino};
 
 /// Pages of the cache, all in one shard: an eighth for the late list, at most a quarter for pages read ahead.
 const PAGES: u64 = 64;
-const LATELY: u64 = PAGES / 8;
+const LATE_PAGES: u64 = PAGES / 8;
 const AHEAD: u64 = PAGES / 4;
 /// Numbers of blocks that were read ahead begin here.
 const FIRST_AHEAD: u64 = 1000;
@@ -55,7 +55,7 @@ fn gone(cache: &BlockCache, ahead: u64, asked: u64) -> (Vec<u64>, Vec<u64>) {
 fn the_oldest_late_page_is_dropped_when_the_stay_list_is_full() {
     let cache = full(0);
     ask(&cache, PAGES);
-    assert_eq!(gone(&cache, 0, PAGES + 1), (vec![], vec![PAGES - LATELY]));
+    assert_eq!(gone(&cache, 0, PAGES + 1), (vec![], vec![PAGES - LATE_PAGES]));
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn pages_read_ahead_take_room_from_the_stay_list() {
     let ahead = 10;
     let cache = full(ahead);
     ask(&cache, PAGES - ahead);
-    let stay = PAGES - LATELY - ahead;
+    let stay = PAGES - LATE_PAGES - ahead;
     assert_eq!(gone(&cache, ahead, PAGES - ahead + 1), (vec![], vec![stay]));
 }
 
@@ -72,7 +72,7 @@ fn a_page_read_ahead_displaces_the_oldest_page_of_the_stay_list() {
     let cache = full(0);
     ask(&cache, PAGES);
     read_ahead(&cache, 0);
-    assert_eq!(gone(&cache, 1, PAGES + 1), (vec![], vec![0, PAGES - LATELY]));
+    assert_eq!(gone(&cache, 1, PAGES + 1), (vec![], vec![0, PAGES - LATE_PAGES]));
 }
 
 #[test]
@@ -84,23 +84,23 @@ fn pages_read_ahead_beyond_the_limit_are_dropped_first() {
     let cache = full(AHEAD - 1);
     let asked = PAGES - AHEAD + 1;
     ask(&cache, asked);
-    let stay = PAGES - LATELY - (AHEAD - 1);
+    let stay = PAGES - LATE_PAGES - (AHEAD - 1);
     read_ahead(&cache, AHEAD - 1);
     assert_eq!(gone(&cache, AHEAD, asked + 1), (vec![], vec![0, stay]));
 }
 
 #[test]
 fn a_late_page_stays_when_it_leads_by_more_than_one() {
-    for (asked_again, expected) in [(1, PAGES - LATELY + 1), (2, 0)] {
+    for (asked_again, expected) in [(1, PAGES - LATE_PAGES + 1), (2, 0)] {
         let cache = full(0);
         ask(&cache, PAGES);
-        let late = PAGES - LATELY + 1;
+        let late = PAGES - LATE_PAGES + 1;
         (0..asked_again).for_each(|_| assert!(cache.get(key(late), 1, 0).is_some()));
         // The older pages of the late list are dropped first, then `late` is the oldest.
-        let last = PAGES + LATELY - 1;
+        let last = PAGES + LATE_PAGES - 1;
         (PAGES + 1..=last).for_each(|block| ask(&cache, block));
         let before = gone(&cache, 0, last + 1).1;
-        assert_eq!(before.len() as u64, LATELY, "{before:?}");
+        assert_eq!(before.len() as u64, LATE_PAGES, "{before:?}");
         assert!(cache.holds(key(late), 1) && cache.holds(key(0), 1));
         ask(&cache, last + 1);
         let after = gone(&cache, 0, last + 2).1;

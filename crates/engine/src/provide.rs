@@ -74,7 +74,7 @@ fn provide(migration: &Migration, op: &mut Op, need: Need, provided: &mut u32) -
         Need::InodePage => add_inode_page(&migration.store, op.purpose),
         Need::PmSpace => Err(NoSpace::Pm.into()),
         Need::LargerClaim => {
-            op.extra += 1;
+            op.extra_blocks += 1;
             Ok(())
         }
         Need::Again => Ok(()),

@@ -41,7 +41,7 @@ use terrace_migration::planner::move_group;
 use terrace_migration::planner::rest;
 use terrace_migration::planner::rests;
 use terrace_migration::promote::on_touch::promotion_round;
-use terrace_migration::report::LATELY;
+use terrace_migration::report::STATUS_REMEMBERS_FOR;
 use terrace_migration::report::migration_report;
 use terrace_placement::Idle;
 use terrace_placement::VictimOrder;
@@ -315,7 +315,7 @@ fn status_shows_queued_and_recent_movements() {
     fs.store.pressure.end_group(12);
     let now = fs.store.clock.monotonic_ns();
     assert_eq!(state(&fs), "demoting", "blocks have just moved");
-    let later = now + LATELY.as_nanos() as u64 + 2;
+    let later = now + STATUS_REMEMBERS_FOR.as_nanos() as u64 + 2;
     assert_eq!(migration_report(&fs.migration, later).state, "idle");
     fs.store.pressure.moved().note_up(later);
     assert_eq!(migration_report(&fs.migration, later).state, "promoting");
@@ -331,7 +331,7 @@ fn demotion_without_victims_waits_for_claims() {
     fs.sync_to(1, &mut |_| {}).unwrap();
     assert_eq!(demotion_round(&fs.migration, 100, WORKERS).unwrap(), Round::Nothing);
     let claim = fs.store.persistent.blocks().claim(20, Purpose::User).unwrap();
-    assert_eq!(demotion_round(&fs.migration, 100, WORKERS).unwrap(), Round::Claimed);
+    assert_eq!(demotion_round(&fs.migration, 100, WORKERS).unwrap(), Round::BlocksClaimedByOthers);
     claim.give_back_all();
     assert_eq!(demotion_round(&fs.migration, 100, WORKERS).unwrap(), Round::Nothing);
 }
@@ -413,7 +413,7 @@ fn last_blocks_of_closed_files_leave_when_half_of_pm_is_used() {
     small_files(&fs, false);
     let free = fs.store.persistent.blocks().free_hint();
     fs.store.pressure.set_throttle(free / 8);
-    assert_eq!(demotion_round(&fs.migration, 200, WORKERS).unwrap(), Round::Stayed);
+    assert_eq!(demotion_round(&fs.migration, 200, WORKERS).unwrap(), Round::AllRefused);
     fs.store.pressure.set_throttle(free / 4);
     assert_eq!(demotion_round(&fs.migration, 200, WORKERS).unwrap(), Round::Progress);
 }
@@ -491,7 +491,7 @@ fn a_refused_victim_is_not_picked_again_at_once() {
             continue;
         }
         looks += u32::from(fs.migration.victims.is_empty());
-        assert_eq!(demotion_round(&fs.migration, 200, WORKERS).unwrap(), Round::Stayed);
+        assert_eq!(demotion_round(&fs.migration, 200, WORKERS).unwrap(), Round::AllRefused);
         rest(&fs.migration, now);
     }
     assert!((5..15).contains(&looks), "the table was read {looks} times in 4 s");

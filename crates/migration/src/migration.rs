@@ -11,7 +11,7 @@ use terrace_runtime::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use terrace_store::store::Store;
 
 /// When worker 0 has not come by for this long, another worker leads: worker 0 may hang with a device.
-const LATE: Duration = Duration::from_secs(1);
+const STUCK_AFTER: Duration = Duration::from_secs(1);
 
 /// Migration's state.
 pub struct Migration {
@@ -56,6 +56,6 @@ impl Migration {
             return true;
         }
         let since_ns = self.first_came_ns.load(Ordering::Relaxed);
-        now_ns.saturating_sub(since_ns) > LATE.as_nanos() as u64
+        now_ns.saturating_sub(since_ns) > STUCK_AFTER.as_nanos() as u64
     }
 }

@@ -25,7 +25,7 @@ use terrace_store::moving::victim::Victim;
 use terrace_store::parts::pressure::WORKERS;
 
 /// How often the pause doubles after rounds without a freed block: to 1.28 s.
-const RESTS: u32 = 7;
+const MAX_REST_DOUBLINGS: u32 = 7;
 
 pub(crate) const NAMES: [&str; WORKERS] = [
     "terrace-move-0",
@@ -44,9 +44,9 @@ pub enum Round {
     /// Another worker has all victims.
     InFlight,
     /// All victims stay in PM: they are in use, pinned, or have changed.
-    Stayed,
+    AllRefused,
     /// No block can be demoted before operations under way have ended.
-    Claimed,
+    BlocksClaimedByOthers,
     /// No block can be demoted.
     Nothing,
 }
@@ -60,7 +60,7 @@ pub fn demotion_round(migration: &Migration, wanted: u64, groups: usize) -> FsRe
     let victims = match take_victims(migration, wanted, groups)? {
         Victims::Group(victims) => victims,
         Victims::InFlight => return Ok(Round::InFlight),
-        Victims::Claimed => return Ok(Round::Claimed),
+        Victims::BlocksClaimedByOthers => return Ok(Round::BlocksClaimedByOthers),
         Victims::None => return Ok(Round::Nothing),
     };
     move_group(migration, &victims)
@@ -81,7 +81,7 @@ pub fn move_group(migration: &Migration, victims: &[Victim]) -> FsResult<Round> 
             if freed > 0 {
                 migration.stayed.store(0, Ordering::Relaxed);
             }
-            Ok(if freed > 0 { Round::Progress } else { Round::Stayed })
+            Ok(if freed > 0 { Round::Progress } else { Round::AllRefused })
         }
         Err(error) if migration.store.pressure.take_other_device() => {
             tracing::warn!("a group is moved elsewhere: {error}");
@@ -122,7 +122,7 @@ pub fn rest(migration: &Migration, now_ns: u64) -> bool {
         return false;
     }
     let before = migration.stayed.fetch_add(1, Ordering::Relaxed);
-    let until = now_ns + (POLL.as_nanos() as u64) * (1 << before.min(RESTS));
+    let until = now_ns + (POLL.as_nanos() as u64) * (1 << before.min(MAX_REST_DOUBLINGS));
     migration.rest_until_ns.store(until, Ordering::Relaxed);
     true
 }

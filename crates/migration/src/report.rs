@@ -7,7 +7,7 @@ use terrace_format::BLOCK_SIZE;
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 
 /// The time for which status still shows a movement after its end.
-pub const LATELY: Duration = Duration::from_secs(1);
+pub const STATUS_REMEMBERS_FOR: Duration = Duration::from_secs(1);
 
 /// Migration in `terrace status`.
 #[derive(Debug, Clone, Serialize)]
@@ -45,7 +45,7 @@ fn migration_state(migration: &Migration, now_ns: u64) -> &'static str {
     let moved = migration.store.pressure.moved();
     let lately = |at: &AtomicU64| match at.load(Ordering::Relaxed) {
         0 => false,
-        at => now_ns.saturating_sub(at) < LATELY.as_nanos() as u64,
+        at => now_ns.saturating_sub(at) < STATUS_REMEMBERS_FOR.as_nanos() as u64,
     };
     let queued = migration.store.pressure.in_flight() > 0 || !migration.victims.is_empty();
     if migration.store.pressure.is_stuck() {

@@ -55,16 +55,19 @@ fn last_resort(migration: &Migration, op: &mut Op, reclaimed: u64, error: FsErro
     if !matches!(op.purpose, Purpose::User | Purpose::Overwrite) {
         return Err(error);
     }
-    if op.starved <= MOST_STARVED && reclaim_for_space(&migration.store, reclaimed, op.wait)? {
-        op.starved += MOST_STARVED / 50;
+    if op.failed_space_searches <= MOST_STARVED && reclaim_for_space(&migration.store, reclaimed, op.wait)? {
+        op.failed_space_searches += MOST_STARVED / 50;
         return Ok(());
     }
     if op.purpose == Purpose::User && op.may_overwrite {
         op.refused = Some(error);
-        (op.purpose, op.starved) = (Purpose::Overwrite, 0);
+        (op.purpose, op.failed_space_searches) = (Purpose::Overwrite, 0);
         return Ok(());
     }
-    if op.purpose == Purpose::Overwrite && op.starved <= MOST_STARVED && shadow_round(migration, op)? {
+    if op.purpose == Purpose::Overwrite
+        && op.failed_space_searches <= MOST_STARVED
+        && shadow_round(migration, op)?
+    {
         return Ok(());
     }
     Err(op.refused.take().unwrap_or(error))
@@ -95,7 +98,7 @@ fn make_room(migration: &Migration, op: &mut Op) -> FsResult<()> {
     // is demoted instead.
     let no_data = match round {
         Ok(Round::Nothing) | Err(FsError::Engine(Error::NoSpace(_))) => true,
-        Ok(Round::Claimed) => op.starved > MOST_CLAIMED,
+        Ok(Round::BlocksClaimedByOthers) => op.failed_space_searches > MOST_CLAIMED,
         _ => false,
     };
     // The clock hand goes round twice: pages used lately count as cold the second time.
@@ -108,35 +111,35 @@ fn make_room(migration: &Migration, op: &mut Op) -> FsResult<()> {
             migration.store.pressure.wait_round(Duration::from_millis(10));
             Ok(())
         }
-        Ok(Round::Stayed) => {
-            op.starved += 1;
-            if op.starved > MOST_STARVED {
+        Ok(Round::AllRefused) => {
+            op.failed_space_searches += 1;
+            if op.failed_space_searches > MOST_STARVED {
                 return Err(why_no_space(migration, op));
             }
             migration.store.pressure.wait_round(Duration::from_millis(10));
             Ok(())
         }
-        Ok(round @ (Round::Nothing | Round::Claimed)) => {
+        Ok(round @ (Round::Nothing | Round::BlocksClaimedByOthers)) => {
             // Another thread may just have finished the last demotion, and other writers have taken the freed
             // blocks.
             migration.store.persistent.wal().checkpoint()?;
             migration.store.persistent.blocks().drain_quarantine();
             let freed = migration.store.persistent.blocks().freed_so_far();
             let others_freed = std::mem::replace(&mut op.freed_seen, freed) != freed;
-            op.starved += 1;
-            if op.starved > MOST_STARVED || !others_freed && round == Round::Nothing {
+            op.failed_space_searches += 1;
+            if op.failed_space_searches > MOST_STARVED || !others_freed && round == Round::Nothing {
                 return Err(why_no_space(migration, op));
             }
-            if round == Round::Claimed {
+            if round == Round::BlocksClaimedByOthers {
                 migration.store.pressure.wait_round(Duration::from_millis(1));
             }
             Ok(())
         }
         // Other workers may have claimed more device blocks than they will use, or free PM in a moment.
         Err(FsError::Engine(Error::NoSpace(_)))
-            if op.starved < MOST_STARVED && migration.store.pressure.in_flight() > 0 =>
+            if op.failed_space_searches < MOST_STARVED && migration.store.pressure.in_flight() > 0 =>
         {
-            op.starved += MOST_STARVED / 20;
+            op.failed_space_searches += MOST_STARVED / 20;
             migration.store.pressure.wait_round(Duration::from_millis(10));
             Ok(())
         }
@@ -146,9 +149,9 @@ fn make_room(migration: &Migration, op: &mut Op) -> FsResult<()> {
         Err(ref failed @ FsError::Engine(ref error))
             if failed.concerns_one_file() && !migration.store.persistent.wal().is_stopped() =>
         {
-            op.starved += MOST_STARVED / 50;
+            op.failed_space_searches += MOST_STARVED / 50;
             op.damage.get_or_insert_with(|| error.clone());
-            if op.starved > MOST_STARVED {
+            if op.failed_space_searches > MOST_STARVED {
                 return Err(why_no_space(migration, op));
             }
             Ok(())
@@ -176,7 +179,7 @@ pub(crate) fn shadow_round(migration: &Migration, op: &mut Op) -> FsResult<bool>
     give_back_victims(migration, &queued);
     let freed_before = migration.store.persistent.blocks().freed_so_far();
     let victims = pick_shadows(migration, demotion_blocks(migration) as usize);
-    op.starved += MOST_STARVED / 50;
+    op.failed_space_searches += MOST_STARVED / 50;
     let mut freed = 0;
     if !victims.is_empty() {
         migration.store.pressure.begin_group(victims.len());

@@ -96,7 +96,8 @@ impl Step for MigrationStep {
         };
         // Data counts as moving also while another worker has the victims, or an operation holds claimed
         // blocks.
-        let data_moves = matches!(round, Ok(Round::Progress | Round::InFlight | Round::Claimed));
+        let data_moves =
+            matches!(round, Ok(Round::Progress | Round::InFlight | Round::BlocksClaimedByOthers));
         if leads && lower_some(&migration, wanted, data_moves) {
             return Next::Again;
         }
@@ -107,8 +108,8 @@ impl Step for MigrationStep {
                 rest_for_pins(&migration, now);
                 Next::After(POLL)
             }
-            Ok(Round::Stayed) if rest(&migration, now) => Next::After(POLL),
-            Ok(Round::Stayed) => Next::Again,
+            Ok(Round::AllRefused) if rest(&migration, now) => Next::After(POLL),
+            Ok(Round::AllRefused) => Next::Again,
             Ok(Round::InFlight) => Next::After(BUSY),
             _ => Next::After(POLL),
         }

@@ -53,15 +53,15 @@ pub fn statfs(engine: &Engine, wait: Wait) -> FsResult<Space> {
 /// In PM, a map node for 512 blocks. For lower tiers, cold extents and chunk bitmaps in half full leaves, the
 /// first leaf of each shard included. And a few for structures that grow by a page, and for claims.
 fn metadata_of(engine: &Engine, in_pm: u64, below: u64) -> u64 {
-    const OF_PM: u64 = 256;
-    const ALWAYS: u64 = 16;
-    // Bytes of a cell without its bitmap.
-    const CELL: u64 = 48;
+    const BLOCKS_PER_METADATA_BLOCK: u64 = 256;
+    const SPARE_BLOCKS: u64 = 16;
+    // A cell without its bitmap.
+    const CELL_BYTES: u64 = 48;
     let chunk_blocks = u64::from(engine.store.persistent.wal().geometry().chunk_blocks);
     let extents = below.div_ceil(chunk_blocks.min(MAX_EXTENT_BLOCKS.into()));
     let chunks = below.div_ceil(chunk_blocks);
-    let bytes = extents * CELL + chunks * (CELL + chunk_blocks / 8);
+    let bytes = extents * CELL_BYTES + chunks * (CELL_BYTES + chunk_blocks / 8);
     // A chunk lies in the shard of its number, an extent in the shard of its inode.
     let roots = u64::from(engine.store.persistent.catalog().empty_shards()).min(chunks + 1);
-    in_pm / OF_PM + bytes * 2 / BLOCK_SIZE + roots + ALWAYS
+    in_pm / BLOCKS_PER_METADATA_BLOCK + bytes * 2 / BLOCK_SIZE + roots + SPARE_BLOCKS
 }

@@ -114,7 +114,7 @@ pub fn extend(store: &Store, ino: Ino, end: u64, wait: Wait) -> FsResult<()> {
     let mut op = Op::new(wait);
     run_attempts(store, &mut op, large_record(store), |reservation, op| {
         // The old last block rarely needs zeros in a new one.
-        let claim = store.persistent.blocks().claim(op.extra, op.purpose)?;
+        let claim = store.persistent.blocks().claim(op.extra_blocks, op.purpose)?;
         let _guard = store.inodes.locks().write(ino);
         let inode = load_regular(store, ino)?;
         let mut slot = inode.slot;

@@ -90,12 +90,12 @@ fn write_piece(
     run_attempts(store, op, record, |reservation, op| {
         let overwrites = op.purpose == Purpose::Overwrite;
         let wanted = if overwrites { blocks_to_claim(store, ino, segment.blocks())? } else { blocks };
-        if overwrites && (wanted + op.extra) as u64 > store.persistent.blocks().share(op.purpose) {
+        if overwrites && (wanted + op.extra_blocks) as u64 > store.persistent.blocks().share(op.purpose) {
             // There is never room for all of it at once, and a part would be half a request (C13).
             return Err(op.refused.take().unwrap_or_else(final_no_space).into());
         }
         // The old last block, whose tail may have to become zeros, rarely needs one more.
-        let claim = store.persistent.blocks().claim(wanted + op.extra, op.purpose)?;
+        let claim = store.persistent.blocks().claim(wanted + op.extra_blocks, op.purpose)?;
         let _guard = store.inodes.locks().write(ino);
         let inode = load_regular(store, ino)?;
         if flags.kill_set_id {

@@ -35,7 +35,7 @@ const WAIT: Duration = Duration::from_millis(10);
 pub(crate) fn raise_durable(store: &Store, ino: Ino, wait: Wait) -> FsResult<()> {
     let mut op = Op { wait, ..demoting() };
     run_attempts(store, &mut op, large_record(store), |reservation, op| {
-        let claim = store.persistent.blocks().claim(1 + op.extra, op.purpose)?;
+        let claim = store.persistent.blocks().claim(1 + op.extra_blocks, op.purpose)?;
         let _guard = store.inodes.locks().write(ino);
         let inode = match load(store, ino) {
             Err(FsError::Stale) => return Ok(()),

@@ -119,7 +119,7 @@ fn install_first_written(
     piece: &[Placed],
 ) -> Attempt<(usize, usize)> {
     // The old last block may need zeros in a new one.
-    let claim = store.persistent.blocks().claim(1 + op.extra, op.purpose)?;
+    let claim = store.persistent.blocks().claim(1 + op.extra_blocks, op.purpose)?;
     let _guard = store.inodes.locks().write(group.ino);
     let inode = match load(store, group.ino) {
         Ok(inode) if inode.slot.generation.get() == group.generation => inode,

@@ -52,7 +52,7 @@ pub fn absorb(store: &Store, ino: Ino, blocks: &[FileBlock], wait: Wait) -> FsRe
 fn absorb_some(store: &Store, ino: Ino, blocks: &[FileBlock], wait: Wait) -> FsResult<usize> {
     let mut op = Op::new(wait);
     run_attempts(store, &mut op, record_of(blocks.len()).max(SMALL_RECORD), |reservation, op| {
-        let (claim, count) = claim_some(store, op, (blocks.len() >> op.halved).max(1))?;
+        let (claim, count) = claim_some(store, op, (blocks.len() >> op.piece_halvings).max(1))?;
         let _guard = store.inodes.locks().write(ino);
         let inode = match load(store, ino) {
             Err(FsError::Stale) => return Ok(blocks.len()),
@@ -102,7 +102,7 @@ fn next_absorbed(store: &Store, inode: &Inode, blocks: &[FileBlock], most: usize
 /// Blocks for as many pages as there is room for, and for the tail of the old last block when that needs one.
 fn claim_some<'s>(store: &'s Store, op: &Op, mut count: usize) -> Attempt<(Claim<'s>, usize)> {
     loop {
-        match store.persistent.blocks().claim(count + op.extra, op.purpose) {
+        match store.persistent.blocks().claim(count + op.extra_blocks, op.purpose) {
             Err(Error::NoSpace(NoSpace::Pm)) if count > 1 => count /= 2,
             claim => return Ok((claim?, count)),
         }

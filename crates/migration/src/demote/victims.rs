@@ -22,10 +22,10 @@ use terrace_wal::Error;
 const NEVER: u32 = u32::MAX;
 
 /// A search finds at least PM divided by this number, as far as a group takes it.
-const LEAST_OF_PM: u64 = 32;
+const PICK_PM_DIVISOR: u64 = 32;
 
 /// A group is at most PM divided by this number, but large enough for the full speed of a device.
-const OF_PM: u64 = 16;
+const GROUP_PM_DIVISOR: u64 = 16;
 
 const LEAST_GROUP: u64 = 256;
 
@@ -39,7 +39,7 @@ pub enum Victims {
     /// Other threads hold all victims.
     InFlight,
     /// No victim now; operations under way hold blocks that will have an owner, or be free, in a moment.
-    Claimed,
+    BlocksClaimedByOthers,
     /// No block can be demoted.
     None,
 }
@@ -76,7 +76,7 @@ pub fn take_victims(migration: &Migration, wanted: u64, groups: usize) -> FsResu
             if picked.is_empty() {
                 return Ok(match (others, claimed) {
                     (true, _) => Victims::InFlight,
-                    (false, true) => Victims::Claimed,
+                    (false, true) => Victims::BlocksClaimedByOthers,
                     (false, false) => Victims::None,
                 });
             }
@@ -91,7 +91,7 @@ pub fn take_victims(migration: &Migration, wanted: u64, groups: usize) -> FsResu
 fn least_pick(migration: &Migration) -> u64 {
     let usable = migration.store.persistent.blocks().end_block().0
         - migration.store.persistent.blocks().first_block().0;
-    (usable / LEAST_OF_PM).max(64).min(demotion_blocks(migration))
+    (usable / PICK_PM_DIVISOR).max(64).min(demotion_blocks(migration))
 }
 
 /// Blocks of a demoted group. On a small PM it is only a part of PM: otherwise writers would wait for a whole
@@ -99,7 +99,7 @@ fn least_pick(migration: &Migration) -> u64 {
 pub fn demotion_blocks(migration: &Migration) -> u64 {
     let usable = migration.store.persistent.blocks().end_block().0
         - migration.store.persistent.blocks().first_block().0;
-    migration.store.mode.group_blocks.min((usable / OF_PM).max(LEAST_GROUP))
+    migration.store.mode.group_blocks.min((usable / GROUP_PM_DIVISOR).max(LEAST_GROUP))
 }
 
 /// After a group: a block that stayed in PM counts as used at its last write.

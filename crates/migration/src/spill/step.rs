@@ -364,10 +364,10 @@ fn note_spill_stuck(migration: &Migration, of: &mut OfTier, tier: TierId, reason
 fn spill_gives_way(migration: &Migration, tier: TierId) -> bool {
     let now_ns = migration.store.clock.monotonic_ns();
     let concerned = migration.store.devices.list().iter().zip(0..).filter(|(device, _)| device.tier >= tier);
-    let mut courtesies =
-        concerned.filter_map(|(_, index)| migration.store.devices.io().courtesy(DeviceId(index)));
+    let mut priorities =
+        concerned.filter_map(|(_, index)| migration.store.devices.io().read_priority(DeviceId(index)));
     migration.store.persistent.blocks().free_hint() < migration.store.pressure.throttle_below()
-        || courtesies.any(|courtesy| courtesy.piece(now_ns).is_some())
+        || priorities.any(|read_priority| read_priority.piece(now_ns).is_some())
 }
 
 /// Background step: a piece of the spill.

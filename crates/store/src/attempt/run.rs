@@ -29,8 +29,8 @@ pub fn run_attempts<T>(
         match attempt(reservation, op) {
             Ok(value) => return Ok(value),
             // Piece sizes are chosen for usual pages; the worst pages make larger records (T7).
-            Err(Fail::Error(FsError::Engine(Error::RecordTooLarge { .. }))) if op.halved < 9 => {
-                op.halved += 1;
+            Err(Fail::Error(FsError::Engine(Error::RecordTooLarge { .. }))) if op.piece_halvings < 9 => {
+                op.piece_halvings += 1;
             }
             Err(Fail::Error(error)) => return Err(error),
             Err(Fail::Need(need)) => provide(store, op, need, &mut provided)?,

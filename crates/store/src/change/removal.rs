@@ -44,7 +44,7 @@ impl Piece {
 /// PM blocks and cold extents that one record can remove. On the smallest lanes (4 KiB records) 32
 /// and 2: 48 bytes a block, 600 an extent, the rest for the slot, the intent and empty map nodes.
 fn piece_limits(store: &Store, op: &Op) -> (usize, usize) {
-    let record = store.persistent.wal().max_record() >> op.halved;
+    let record = store.persistent.wal().max_record() >> op.piece_halvings;
     ((record / 128).clamp(1, 512), (record / 2048).clamp(1, 32))
 }
 

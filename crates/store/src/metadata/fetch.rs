@@ -13,7 +13,7 @@ use crate::error::{FsError, FsResult};
 use crate::operation::need::Attempt;
 use crate::operation::op::{Op, SMALL_RECORD};
 use crate::operation::page_pins::MOST_COPIES;
-use crate::parts::persistent::metadata_pages::{MOST_LEAVES, MOST_OF_PM};
+use crate::parts::persistent::metadata_pages::{METADATA_PM_DIVISOR, MOST_LEAVES};
 use crate::store::Store;
 use crate::types::Wait;
 use std::sync::Arc;
@@ -191,7 +191,7 @@ fn may_bring_leaves(store: &Store) -> bool {
     let metadata = store.persistent.metadata_pages().hand.lock().last_turn
         + store.persistent.metadata_pages().brought.load(Ordering::Relaxed);
     store.persistent.blocks().free_hint() >= store.pressure.throttle_below()
-        && metadata < store.persistent.blocks().usage().total / MOST_OF_PM
+        && metadata < store.persistent.blocks().usage().total / METADATA_PM_DIVISOR
 }
 
 /// Location and pin together, under the page's lock (S6, S7); `None` when it is in PM.
@@ -221,7 +221,7 @@ fn find_below(store: &Store, page: &PageBelow) -> FsResult<Option<Found>> {
 fn read_copy(store: &Store, identity: Identity, found: &Found) -> FsResult<[AlignedBlock; 1]> {
     let mut block = [AlignedBlock::zeroed()];
     let medium = store.devices.medium(found.place.device)?;
-    store.pressure.permits().away(|| medium.read(found.place.block, &mut block))?;
+    store.pressure.permits().while_waiting(|| medium.read(found.place.block, &mut block))?;
     let [AlignedBlock(bytes)] = &mut block;
     if let Err(error) = unseal(bytes, store.persistent.seal_key(), identity, found.word) {
         store.devices.note_damage(found.place.device, found.place.block, identity);

@@ -48,9 +48,9 @@ pub struct Candidate<'a> {
     /// Bytes of it before the end of the file; behind them zeros are written.
     pub valid: usize,
     /// Why its content cannot be read. Such a block stays where it is.
-    pub lost: Option<FsError>,
+    pub read_error: Option<FsError>,
     /// The tier that its file is pinned to.
-    pub(crate) kept_on: Option<u8>,
+    pub(crate) pinned_tier: Option<u8>,
     /// Whether the PM block is pinned.
     pub pinned: bool,
 }

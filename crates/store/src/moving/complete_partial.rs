@@ -112,7 +112,7 @@ fn try_read_below(
     };
     let mut failures = 0;
     while let Some(read) = reads.pop() {
-        let buffer = match store.pressure.permits().away(|| read.read()) {
+        let buffer = match store.pressure.permits().while_waiting(|| read.read()) {
             Ok(buffer) => Arc::new(buffer),
             // A sector that cannot be read holds back no other.
             Err(_) if read.blocks.len() > 1 && failures < MOST_BAD => {

@@ -22,7 +22,7 @@ use terrace_wal::Error;
 fn by_destination(candidates: Vec<Candidate<'_>>, to: Destination) -> Vec<(Destination, Vec<Candidate<'_>>)> {
     let mut lists: Vec<((Destination, bool), Vec<Candidate<'_>>)> = Vec::new();
     for candidate in candidates {
-        let to = match candidate.kept_on {
+        let to = match candidate.pinned_tier {
             Some(tier) if tier > 0 && to == Destination::Any => Destination::Rather(TierId(tier)),
             _ => to,
         };
@@ -60,7 +60,7 @@ pub fn demote_to(store: &Store, victims: &[Victim], to: Destination) -> FsResult
                 Err(FsError::Engine(Error::NoSpace(_))) if freed > 0 => return Ok(freed),
                 written => written?,
             };
-            if let Some(lost) = copied.iter().find_map(|copied| copied.candidate.lost.as_ref()) {
+            if let Some(lost) = copied.iter().find_map(|copied| copied.candidate.read_error.as_ref()) {
                 trouble.get_or_insert_with(|| lost.clone());
             }
             let late = planted(Mistake::ExtentBeforeData).then(|| wrong::places_of(&copied));
@@ -122,7 +122,7 @@ mod wrong {
 
     /// The blocks that `extent-before-data` copies too late.
     pub(super) fn places_of(copied: &[Copied<'_>]) -> Vec<(PmBlock, DeviceRun)> {
-        let due = |candidate: &Candidate<'_>| !candidate.unwritten && candidate.lost.is_none();
+        let due = |candidate: &Candidate<'_>| !candidate.unwritten && candidate.read_error.is_none();
         let written = copied.iter().filter(|copied| due(&copied.candidate));
         written.map(|copied| (copied.candidate.pm, copied.location.place())).collect()
     }

@@ -27,7 +27,7 @@ pub struct Part {
     /// Blocks of the group in the run.
     pub data: usize,
     /// Summary blocks before them.
-    pub hints: usize,
+    pub summary_blocks: usize,
 }
 
 impl Part {
@@ -40,26 +40,26 @@ impl Part {
                 data -= 1;
             }
             *left -= data;
-            Part { run, data, hints: summaries(data) }
+            Part { run, data, summary_blocks: summaries(data) }
         })
     }
 
     /// A run whose blocks are written over, without a summary.
     pub fn over(run: DeviceRun) -> Part {
-        Part { run, data: run.length as usize, hints: 0 }
+        Part { run, data: run.length as usize, summary_blocks: 0 }
     }
 
     /// The device block of the first block of the group.
     pub fn first(self) -> DeviceBlock {
-        self.run.start.plus(self.hints as u64)
+        self.run.start.plus(self.summary_blocks as u64)
     }
 
     /// The blocks of the run that are free once it is written: group summaries and the unused end. After a
     /// failed write the whole run is free.
     pub fn free_of(self, is_written: bool) -> impl Iterator<Item = DeviceRun> {
-        let (run, used) = (self.run, (self.hints + self.data) as u64);
+        let (run, used) = (self.run, (self.summary_blocks + self.data) as u64);
         assert!(used <= run.length, "{used} of the {} blocks of a run are used (I6)", run.length);
-        let before = DeviceRun { length: self.hints as u64, ..run };
+        let before = DeviceRun { length: self.summary_blocks as u64, ..run };
         let behind = DeviceRun { start: run.start.plus(used), length: run.length - used, ..run };
         let free = if is_written { [before, behind] } else { [run, DeviceRun { length: 0, ..run }] };
         free.into_iter().filter(|free| free.length > 0)
@@ -85,8 +85,8 @@ pub(crate) fn parts_for(
     to: Destination,
 ) -> FsResult<Vec<Part>> {
     let (mut parts, mut left) = (Vec::new(), wanted);
-    let hints = if unwritten { 0 } else { summaries(wanted) };
-    let mut runs = allocate_runs_for(store, (wanted + hints) as u64, to)?;
+    let summary_blocks = if unwritten { 0 } else { summaries(wanted) };
+    let mut runs = allocate_runs_for(store, (wanted + summary_blocks) as u64, to)?;
     while let Some(device) = runs.first().map(|run| run.device) {
         let several = runs.len() > 1;
         parts.extend(Part::of(std::mem::take(&mut runs), &mut left, unwritten));
@@ -98,7 +98,7 @@ pub(crate) fn parts_for(
     Ok(parts)
 }
 
-/// After a write of some parts: the summary blocks are hints in space that counts as free (docs/format.md);
+/// After a write of some parts: the summary blocks are summary_blocks in space that counts as free (docs/format.md);
 /// after a failure the whole run is free.
 pub(crate) fn settle_parts<T>(store: &Store, parts: &[Part], written: FsResult<T>) -> FsResult<T> {
     for part in parts {

@@ -108,7 +108,7 @@ fn write_to_places<'a>(
     for (device, (list, runs)) in of_device {
         match write_over(store, device, list, &runs) {
             Ok(copied) => {
-                if let Some(lost) = copied.iter().find_map(|copied| copied.candidate.lost.as_ref()) {
+                if let Some(lost) = copied.iter().find_map(|copied| copied.candidate.read_error.as_ref()) {
                     trouble.get_or_insert_with(|| lost.clone());
                 }
                 freed += install_in_place(store, &copied, trouble);

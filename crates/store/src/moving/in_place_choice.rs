@@ -116,15 +116,15 @@ fn extent_to_keep(store: &Store, run: &[Candidate<'_>], to: Destination) -> FsRe
             && range.end <= extent.end()
             && !extent.unwritten
             && extent.length >= store.mode.in_place.extent_blocks
-            && may_stay_on(store, extent.device, run[0].kept_on, to)
+            && may_stay_on(store, extent.device, run[0].pinned_tier, to)
     }))
 }
 
 /// Whether blocks may stay on a device: it is sound, and of a tier where they are wanted.
-fn may_stay_on(store: &Store, device: DeviceId, kept_on: Option<u8>, to: Destination) -> bool {
+fn may_stay_on(store: &Store, device: DeviceId, pinned_tier: Option<u8>, to: Destination) -> bool {
     let Some(found) = store.devices.list().get(usize::from(device.0)) else { return false };
     let now_ns = store.clock.monotonic_ns();
-    let is_wanted = match (to, kept_on) {
+    let is_wanted = match (to, pinned_tier) {
         (Destination::Any, Some(tier)) if tier > 0 => found.tier.0 == tier,
         (Destination::Rather(tier), _) => found.tier == tier,
         _ => to.accepts(found.tier),

@@ -64,14 +64,14 @@ pub fn install_pieces<I: Install>(store: &Store, how: &mut I, items: &[I::Item])
     while !rest.is_empty() {
         interleave::point(I::BETWEEN);
         how.begin();
-        let mut op = Op { halved: halvings, ..demoting() };
+        let mut op = Op { piece_halvings: halvings, ..demoting() };
         let mut tried = 0;
         let done = run_attempts(store, &mut op, large_record(store), |reservation, op| {
-            tried = how.piece(rest, (install_limit(store) >> op.halved).max(1));
+            tried = how.piece(rest, (install_limit(store) >> op.piece_halvings).max(1));
             assert!(tried > 0, "a piece of {} blocks has at least one", rest.len());
             how.install_first(reservation, op, &rest[..tried])
         });
-        halvings = op.halved;
+        halvings = op.piece_halvings;
         assert!(halvings <= MOST_HALVINGS, "a piece is halved {halvings} times (T7)");
         match done {
             Ok((skipped, installed)) => {

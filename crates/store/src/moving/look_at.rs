@@ -76,7 +76,7 @@ pub fn look_at<'s>(
                 continue;
             }
         };
-        let kept_on = pin_of(store, &inode).unwrap_or(None);
+        let pinned_tier = pin_of(store, &inode).unwrap_or(None);
         for victim in group {
             let found = victim_lines(store, &inode, &intents, victim).unwrap_or_else(|error| {
                 trouble.get_or_insert(error);
@@ -86,7 +86,7 @@ pub fn look_at<'s>(
                 refuse(store, victim.pm);
                 continue;
             };
-            if kept_on == Some(0) && keeps(store, victim.pm) {
+            if pinned_tier == Some(0) && keeps(store, victim.pm) {
                 refuse(store, victim.pm);
                 continue;
             }
@@ -105,8 +105,8 @@ pub fn look_at<'s>(
                 below: None,
                 valid: inode.durable_size().saturating_sub(victim.block.0 * BLOCK_SIZE).min(BLOCK_SIZE)
                     as usize,
-                lost: None,
-                kept_on,
+                read_error: None,
+                pinned_tier,
                 pinned: true,
             });
         }

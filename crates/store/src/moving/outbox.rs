@@ -4,8 +4,8 @@ use crate::change::new_extent::DeviceCopy;
 use crate::error::FsResult;
 use crate::moving::device_run::{Part, places};
 use crate::parts::devices::device::Device;
-use crate::parts::devices::read_priority::Courtesy;
-use crate::parts::pressure::cpu_permits::Turns;
+use crate::parts::devices::read_priority::ReadPriority;
+use crate::parts::pressure::cpu_permits::CpuPermits;
 use crate::store::Store;
 use terrace_format::DeviceBlock;
 use terrace_format::device::{SUMMARY_ENTRIES, SummaryEntry, encode_summary};
@@ -17,9 +17,9 @@ use terrace_runtime::{Clock, pause};
 /// Blocks on their way to a device through a small buffer.
 struct Outbox<'a> {
     medium: &'a dyn BlockMedium,
-    courtesy: Option<&'a Courtesy>,
+    read_priority: Option<&'a ReadPriority>,
     clock: &'a dyn Clock,
-    turns: &'a Turns,
+    permits: &'a CpuPermits,
     buffer: &'a mut Buffer,
     used: usize,
     /// The device runs to which the buffered blocks go: first device block and length.
@@ -55,15 +55,15 @@ impl Outbox<'_> {
         if runs.is_empty() || planted(Mistake::ExtentBeforeData) {
             return Ok(());
         }
-        self.turns.away(|| self.write_politely(runs))
+        self.permits.while_waiting(|| self.write_between_reads(runs))
     }
 
     /// All at once, or while the device is being read in pieces one after the other.
-    fn write_politely(&self, mut runs: Vec<Run<'_>>) -> Result<(), MediaError> {
-        let Some(courtesy) = self.courtesy else { return self.medium.write_runs(&runs) };
+    fn write_between_reads(&self, mut runs: Vec<Run<'_>>) -> Result<(), MediaError> {
+        let Some(read_priority) = self.read_priority else { return self.medium.write_runs(&runs) };
         runs.reverse();
         let mut now_ns = self.clock.monotonic_ns();
-        while let Some(piece) = courtesy.piece(now_ns).filter(|_| !runs.is_empty()) {
+        while let Some(piece) = read_priority.piece(now_ns).filter(|_| !runs.is_empty()) {
             let Some((at, blocks)) = runs.pop() else { break };
             let (now, later) = blocks.split_at(piece.min(blocks.len()));
             if !later.is_empty() {
@@ -71,7 +71,7 @@ impl Outbox<'_> {
             }
             self.medium.write(at, now)?;
             let begin_ns = std::mem::replace(&mut now_ns, self.clock.monotonic_ns());
-            courtesy.wrote_piece(now_ns.saturating_sub(begin_ns));
+            read_priority.wrote_piece(now_ns.saturating_sub(begin_ns));
         }
         runs.reverse();
         if runs.is_empty() { Ok(()) } else { self.medium.write_runs(&runs) }
@@ -116,9 +116,9 @@ pub fn send_parts<T>(
     let mut buffer = store.pressure.take_buffer();
     let mut out = Outbox {
         medium: &*device.medium,
-        courtesy: first.and_then(|part| store.devices.io().courtesy(part.run.device)),
+        read_priority: first.and_then(|part| store.devices.io().read_priority(part.run.device)),
         clock: &*store.clock,
-        turns: store.pressure.permits(),
+        permits: store.pressure.permits(),
         buffer: &mut buffer,
         used: 0,
         runs: Vec::new(),
@@ -149,7 +149,7 @@ fn send_through<T>(
             at = at.plus(now.len() as u64);
             of_part = later;
         }
-        if part.hints > 0 {
+        if part.summary_blocks > 0 {
             let (mut at, mut first) = (part.run.start, part.first());
             for of_summary in entries.get(begin..).unwrap_or(&[]).chunks(SUMMARY_ENTRIES) {
                 if let [target] = out.room(at, 1)? {
@@ -175,5 +175,5 @@ fn send_through<T>(
 
 /// Makes the writes to a device since `mark` durable, before anything names them (M1).
 pub(crate) fn flush_run(store: &Store, device: &Device, mark: FlushMark) -> FsResult<Flushed> {
-    Ok(store.pressure.permits().away(|| device.flush(mark))?)
+    Ok(store.pressure.permits().while_waiting(|| device.flush(mark))?)
 }

@@ -19,7 +19,7 @@ pub fn by_pieces(
         let (mut op, mut rest) = (demoting(), run);
         while !rest.is_empty() {
             let (done, count) = run_attempts(store, &mut op, large_record(store), |reservation, op| {
-                let most = rest.len().min((install_limit(store) >> op.halved).max(1));
+                let most = rest.len().min((install_limit(store) >> op.piece_halvings).max(1));
                 Ok((most, change(reservation, &rest[..most])?))
             })?;
             sum += count;

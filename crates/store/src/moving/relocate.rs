@@ -76,7 +76,7 @@ pub fn move_between(
     for mut rest in [unwritten, written] {
         while !rest.is_empty() {
             let (placed, left) = place(store, rest, to)?;
-            let mut lost = placed.iter().filter_map(|moved| moved.moving.lost.as_ref());
+            let mut lost = placed.iter().filter_map(|moved| moved.moving.read_error.as_ref());
             // A block that changed meanwhile is not lost: its newer content lies elsewhere.
             if let Some(lost) = lost.find(|lost| !matches!(lost, FsError::Stale)) {
                 trouble.get_or_insert_with(|| lost.clone());
@@ -139,13 +139,13 @@ fn read_moving(
             let found = crc32c(&content.0);
             let mut crc = moving.crc;
             if let Err(error) = read {
-                moving.lost = Some(error.into());
+                moving.read_error = Some(error.into());
             } else if found != crc {
-                moving.lost = damage_of(store, moving, found);
+                moving.read_error = damage_of(store, moving, found);
             }
-            if moving.lost.is_some() || found != crc {
+            if moving.read_error.is_some() || found != crc {
                 // Not installed; what is written in its stead must not look like its content.
-                moving.lost.get_or_insert(FsError::Stale);
+                moving.read_error.get_or_insert(FsError::Stale);
                 crc = !found;
             }
             let FileId { ino, generation } = moving.file;
@@ -264,7 +264,7 @@ fn exchange_first(
     let same = |moved: &&Moved| {
         let moving = &moved.moving;
         let gone = intents.iter().any(|range| range.first <= moving.block && moving.block < range.end);
-        moving.lost.is_none() && !gone && old.iter().any(|extent| covers(extent, moving))
+        moving.read_error.is_none() && !gone && old.iter().any(|extent| covers(extent, moving))
     };
     let skipped = piece.iter().take_while(|moved| !same(moved)).count();
     let part = &piece[skipped..];

@@ -29,7 +29,7 @@ pub struct Moving {
     /// The block is unwritten: only its allocation moves.
     pub(crate) unwritten: bool,
     /// Why its content cannot be read. Such a block stays where it is.
-    pub(crate) lost: Option<FsError>,
+    pub(crate) read_error: Option<FsError>,
 }
 
 /// Blocks to move and the pins on where they are. The pins end with it.
@@ -119,7 +119,7 @@ fn collect_in_pm(
                 from: (extent.device, extent.start.plus(index)),
                 crc: extent.crcs.get(index as usize).copied().unwrap_or(0),
                 unwritten: extent.unwritten,
-                lost: None,
+                read_error: None,
             });
         }
     }

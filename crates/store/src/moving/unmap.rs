@@ -30,7 +30,7 @@ pub fn unchanged<'b, 'c: 'b>(
         let mapping = mapped_to(store, inode, &intents, candidate.block, candidate.pm)?;
         let there = mapping.is_some_and(|mapping| mapping.unwritten == candidate.unwritten);
         let version = store.persistent.blocks().descriptor(candidate.pm).version();
-        same.push(there && version == candidate.version && candidate.lost.is_none());
+        same.push(there && version == candidate.version && candidate.read_error.is_none());
     }
     Ok(same)
 }

@@ -46,7 +46,7 @@ fn read_candidates(
         let mut crc = crc32c(&target.0);
         if let Err(error) = read {
             // Not installed; what is written in its stead must not look like its content.
-            candidate.lost = Some(error);
+            candidate.read_error = Some(error);
             refuse(store, candidate.pm);
             crc = !crc;
         }

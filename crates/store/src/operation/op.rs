@@ -19,13 +19,13 @@ pub struct Op {
     /// Metadata pages that were fetched for the operation, with their page pins.
     pub pages: PagePins,
     /// PM blocks to claim beyond the usual number.
-    pub extra: usize,
+    pub extra_blocks: usize,
     /// How often its pieces were halved because a record would have been too large.
-    pub halved: u32,
+    pub piece_halvings: u32,
     /// [`terrace_blocks::BlockPool::freed_so_far`] when the operation last failed to find PM space.
     pub freed_seen: u64,
     /// The number of failed searches for PM space.
-    pub starved: u32,
+    pub failed_space_searches: u32,
     /// Damage that was met in the search for space: the reason when none is found.
     pub damage: Option<Error>,
     /// Bytes that the present attempt served from copies of lower tiers in DRAM.
@@ -51,10 +51,10 @@ impl Op {
             purpose: Purpose::User,
             fetched: Fetched::default(),
             pages: PagePins::default(),
-            extra: 0,
-            halved: 0,
+            extra_blocks: 0,
+            piece_halvings: 0,
             freed_seen: 0,
-            starved: 0,
+            failed_space_searches: 0,
             damage: None,
             dram_bytes: 0,
             record: 0,

@@ -3,7 +3,7 @@
 use crate::error::FsResult;
 use crate::inode::load::load_regular;
 use crate::inode::tier_pin::pin_of;
-use crate::parts::steering::file_history::FileState;
+use crate::parts::steering::file_history::FileHistory;
 use crate::pressure::buffer::has_buffer;
 use crate::store::Store;
 use crate::types::inode::Inode;
@@ -90,7 +90,7 @@ pub fn choose_home(store: &Store, inode: &Inode, range: BlockRange, flags: Write
 
 /// The entry that a write to `range` of a file will leave.
 #[inline]
-pub(crate) fn entry_after(store: &Store, inode: &Inode, range: BlockRange, file: &FileState) -> Entry {
+pub(crate) fn entry_after(store: &Store, inode: &Inode, range: BlockRange, file: &FileHistory) -> Entry {
     let bytes = range.count() * BLOCK_SIZE;
     if bytes < store.steering.parameters().large_min {
         return Entry::after_short(file.run(), (range.first.0, bytes));

@@ -4,7 +4,7 @@
 //! committed, so that an attempt that starts again is not counted twice. Both are called under the exclusive inode
 //! lock and get the inode as it was before the write. They touch a few words of fixed tables: no lock, no allocation.
 
-use crate::parts::steering::file_history::FileState;
+use crate::parts::steering::file_history::FileHistory;
 use crate::steering::choose_home::entry_after;
 use crate::store::Store;
 use crate::types::inode::Inode;
@@ -61,7 +61,7 @@ fn learn_write(store: &Store, inode: &Inode, range: BlockRange, bytes: u64, flag
 }
 
 /// Notes the entry of a write to `range` that is long enough to have one.
-fn leave_entry(store: &Store, inode: &Inode, range: BlockRange, file: &FileState) -> Entry {
+fn leave_entry(store: &Store, inode: &Inode, range: BlockRange, file: &FileHistory) -> Entry {
     let entry = entry_after(store, inode, range, file);
     store.steering.write_history().put(inode.ino, inode.slot.generation.get(), range, entry);
     file.set_has_entries();
@@ -110,7 +110,7 @@ pub fn note_made(store: &Store, directory: &Inode, name: &[u8], made: &Inode) {
     } else if made.slot.is_regular() {
         let tick = store.steering.tick();
         let directory = (directory.ino, directory.slot.generation.get());
-        let relatives = store.steering.directory_history().file_made(directory, above, prior::family(name));
+        let directories = store.steering.directory_history().file_made(directory, above, prior::family(name));
         let file = store.steering.file_histories().enter(
             made.ino,
             made.slot.generation.get(),
@@ -118,7 +118,7 @@ pub fn note_made(store: &Store, directory: &Inode, name: &[u8], made: &Inode) {
             tick,
             store.steering.score(),
         );
-        file.note_made(relatives);
+        file.note_made(directories);
     }
 }
 

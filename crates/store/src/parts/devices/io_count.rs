@@ -5,7 +5,7 @@
 //! clock costs a good part of such an operation. The metadata of PM is not counted. Invariant: counting takes
 //! no lock and orders nothing; numbers read together need not be of one instant.
 
-use crate::parts::devices::read_priority::Courtesy;
+use crate::parts::devices::read_priority::ReadPriority;
 use serde::Serialize;
 use std::panic::Location;
 use std::sync::Arc;
@@ -136,7 +136,7 @@ pub struct IoCount {
     /// By device number.
     devices: Vec<Arc<Counter>>,
     activities: Vec<Arc<Activity>>,
-    courtesies: Vec<Arc<Courtesy>>,
+    priorities: Vec<Arc<ReadPriority>>,
     /// Monotonic time of the mount.
     pub mounted_at_ns: u64,
 }
@@ -159,23 +159,24 @@ impl IoCount {
     pub fn around(devices: &mut [Arc<dyn BlockMedium>], clock: &Arc<dyn Clock>) -> IoCount {
         let mut counters = Vec::with_capacity(devices.len());
         let mut activities = Vec::with_capacity(devices.len());
-        let mut courtesies = Vec::with_capacity(devices.len());
+        let mut priorities = Vec::with_capacity(devices.len());
         for device in devices {
             let (counter, activity) = (Arc::new(Counter::default()), Arc::new(Activity::default()));
-            let courtesy = Arc::new(Courtesy::default());
+            let read_priority = Arc::new(ReadPriority::default());
             counters.push(Arc::clone(&counter));
             activities.push(Arc::clone(&activity));
-            courtesies.push(Arc::clone(&courtesy));
+            priorities.push(Arc::clone(&read_priority));
             let medium = Arc::clone(device);
-            *device = Arc::new(Counted { medium, counter, activity, courtesy, clock: Arc::clone(clock) });
+            *device =
+                Arc::new(Counted { medium, counter, activity, read_priority, clock: Arc::clone(clock) });
         }
         let (pm, dram) = (Counter::default(), Counter::default());
-        IoCount { pm, dram, devices: counters, activities, courtesies, mounted_at_ns: clock.monotonic_ns() }
+        IoCount { pm, dram, devices: counters, activities, priorities, mounted_at_ns: clock.monotonic_ns() }
     }
 
     /// How a device is read.
-    pub fn courtesy(&self, device: DeviceId) -> Option<&Courtesy> {
-        self.courtesies.get(usize::from(device.0)).map(|courtesy| &**courtesy)
+    pub fn read_priority(&self, device: DeviceId) -> Option<&ReadPriority> {
+        self.priorities.get(usize::from(device.0)).map(|read_priority| &**read_priority)
     }
 
     /// Whether a device was asked and has answered nothing for some seconds.
@@ -221,7 +222,7 @@ struct Counted {
     medium: Arc<dyn BlockMedium>,
     counter: Arc<Counter>,
     activity: Arc<Activity>,
-    courtesy: Arc<Courtesy>,
+    read_priority: Arc<ReadPriority>,
     clock: Arc<dyn Clock>,
 }
 
@@ -254,10 +255,10 @@ impl Counted {
 
     /// Does `operations` reads at once.
     fn reading<T>(&self, operations: u64, work: impl FnOnce() -> T) -> T {
-        self.courtesy.read_begins();
+        self.read_priority.read_begins();
         let begin = self.clock.monotonic_ns();
         let done = self.timed(operations, |cell| &cell.read_ns, work);
-        self.courtesy.read_ends(begin, self.clock.monotonic_ns());
+        self.read_priority.read_ends(begin, self.clock.monotonic_ns());
         done
     }
 }

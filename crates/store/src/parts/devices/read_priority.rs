@@ -3,7 +3,7 @@
 //! The processor: while PM has room a worker offers it after every piece of its work
 //! (`pressure/processor.rs`), or a request that arrives would wait for the rest of the worker's time slice,
 //! some milliseconds. The device: while a device is being read, background writes go to it in pieces that are
-//! short beside a read ([`Courtesy`]), or a read would wait behind megabytes of writes. Background work gives
+//! short beside a read ([`ReadPriority`]), or a read would wait behind megabytes of writes. Background work gives
 //! up its order, never its progress: no thread waits for another, so neither starvation nor deadlock can
 //! arise.
 
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// How long after a read ended the next one is expected.
-const LATELY: Duration = Duration::from_millis(2);
+const READ_GAP_MAX: Duration = Duration::from_millis(2);
 
 /// Blocks of the smallest and of the largest piece.
 pub(crate) const LEAST_PIECE: usize = 32;
@@ -27,7 +27,7 @@ const FORGETS: u64 = 256;
 
 /// How one device is read, and how long writes to it may be meanwhile.
 #[derive(Debug)]
-pub struct Courtesy {
+pub struct ReadPriority {
     reading: AtomicU64,
     /// When the last read ended: nanoseconds, plus one; 0 is never.
     read_until_ns: AtomicU64,
@@ -37,9 +37,9 @@ pub struct Courtesy {
     piece: AtomicUsize,
 }
 
-impl Default for Courtesy {
-    fn default() -> Courtesy {
-        Courtesy {
+impl Default for ReadPriority {
+    fn default() -> ReadPriority {
+        ReadPriority {
             reading: AtomicU64::new(0),
             read_until_ns: AtomicU64::new(0),
             least_ns: AtomicU64::new(0),
@@ -48,7 +48,7 @@ impl Default for Courtesy {
     }
 }
 
-impl Courtesy {
+impl ReadPriority {
     /// A read begins.
     pub(crate) fn read_begins(&self) {
         self.reading.fetch_add(1, Ordering::Relaxed);
@@ -67,7 +67,7 @@ impl Courtesy {
     /// The blocks that a piece of a background write may have now; `None`: no limit.
     pub fn piece(&self, now_ns: u64) -> Option<usize> {
         let until = self.read_until_ns.load(Ordering::Relaxed);
-        let lately = until > 0 && now_ns < until.saturating_add(LATELY.as_nanos() as u64);
+        let lately = until > 0 && now_ns < until.saturating_add(READ_GAP_MAX.as_nanos() as u64);
         let read = lately || self.reading.load(Ordering::Relaxed) > 0;
         read.then(|| self.piece.load(Ordering::Relaxed))
     }
@@ -94,23 +94,23 @@ mod tests {
 
     #[test]
     fn pieces_only_while_the_device_is_read() {
-        let courtesy = Courtesy::default();
-        assert_eq!(courtesy.piece(0), None);
-        courtesy.read_begins();
-        assert_eq!(courtesy.piece(0), Some(LEAST_PIECE));
-        courtesy.read_ends(0, 100 * US);
-        assert_eq!(courtesy.piece(1000 * US), Some(LEAST_PIECE), "the next read may come");
-        assert_eq!(courtesy.piece(3000 * US), None);
+        let read_priority = ReadPriority::default();
+        assert_eq!(read_priority.piece(0), None);
+        read_priority.read_begins();
+        assert_eq!(read_priority.piece(0), Some(LEAST_PIECE));
+        read_priority.read_ends(0, 100 * US);
+        assert_eq!(read_priority.piece(1000 * US), Some(LEAST_PIECE), "the next read may come");
+        assert_eq!(read_priority.piece(3000 * US), None);
     }
 
     #[test]
     fn a_piece_is_short_beside_a_read_and_longer_where_reads_are_slow() {
-        let courtesy = Courtesy::default();
-        courtesy.read_begins();
-        courtesy.read_ends(0, 100 * US);
+        let read_priority = ReadPriority::default();
+        read_priority.read_begins();
+        read_priority.read_ends(0, 100 * US);
         let pieces = |took: u64| {
-            courtesy.wrote_piece(took);
-            courtesy.piece(100 * US).unwrap_or(0)
+            read_priority.wrote_piece(took);
+            read_priority.piece(100 * US).unwrap_or(0)
         };
         assert_eq!(pieces(500 * US), LEAST_PIECE);
         assert_eq!(pieces(150 * US), 2 * LEAST_PIECE);
@@ -124,13 +124,13 @@ mod tests {
 
     #[test]
     fn slow_reads_do_not_lengthen_pieces() {
-        let courtesy = Courtesy::default();
+        let read_priority = ReadPriority::default();
         for (begin, took) in [(0, 100 * US), (1000 * US, 900 * US), (2000 * US, 900 * US)] {
-            courtesy.read_begins();
-            courtesy.read_ends(begin, begin + took);
+            read_priority.read_begins();
+            read_priority.read_ends(begin, begin + took);
         }
-        courtesy.wrote_piece(1800 * US);
-        assert_eq!(courtesy.piece(3000 * US), Some(LEAST_PIECE));
-        assert!(courtesy.least_ns.load(Ordering::Relaxed) < 110 * US);
+        read_priority.wrote_piece(1800 * US);
+        assert_eq!(read_priority.piece(3000 * US), Some(LEAST_PIECE));
+        assert!(read_priority.least_ns.load(Ordering::Relaxed) < 110 * US);
     }
 }

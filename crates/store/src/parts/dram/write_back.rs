@@ -12,7 +12,7 @@ use terrace_runtime::thread::Waker;
 pub const STEPS: usize = 3;
 
 /// A step that takes longer is held by a device.
-const LATE: Duration = Duration::from_secs(5);
+const STUCK_AFTER: Duration = Duration::from_secs(5);
 
 /// The state of write-back.
 pub struct WriteBack {
@@ -64,7 +64,7 @@ impl WriteBack {
     pub fn are_late(&self, count: usize, now_ns: u64) -> bool {
         let late = |begun: &AtomicU64| {
             let begun_ns = begun.load(Ordering::Acquire);
-            begun_ns > 0 && now_ns.saturating_sub(begun_ns) > LATE.as_nanos() as u64
+            begun_ns > 0 && now_ns.saturating_sub(begun_ns) > STUCK_AFTER.as_nanos() as u64
         };
         self.begun_ns.iter().take(count).all(late)
     }

@@ -11,8 +11,8 @@ use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 /// on a disk.
 pub(crate) const MOST_LEAVES: u32 = 64;
 
-/// An open fetches leaves only while metadata takes less of PM than a part in `MOST_OF_PM`.
-pub(crate) const MOST_OF_PM: u64 = 4;
+/// An open fetches leaves only while metadata takes less of PM than a part in `METADATA_PM_DIVISOR`.
+pub(crate) const METADATA_PM_DIVISOR: u64 = 4;
 
 /// State of the demotion and fetching of metadata pages.
 pub struct MetadataPages {

@@ -10,7 +10,7 @@ use terrace_runtime::sync::{Condvar, Mutex};
 use terrace_runtime::{interleave, thread};
 
 /// The CPU permits of the workers.
-pub struct Turns {
+pub struct CpuPermits {
     state: Mutex<State>,
     given_back: Condvar,
 }
@@ -25,29 +25,29 @@ struct State {
 
 /// A permit of this thread; given back when dropped.
 #[must_use]
-pub struct Turn<'a>(Option<&'a Turns>);
+pub struct CpuPermit<'a>(Option<&'a CpuPermits>);
 
-impl Turns {
+impl CpuPermits {
     /// `processors` permits, at least one.
-    pub fn new(processors: usize) -> Turns {
+    pub fn new(processors: usize) -> CpuPermits {
         let all = processors.max(1);
         let state = State { all, left: all, holders: Vec::new() };
-        Turns { state: Mutex::new(state), given_back: Condvar::new() }
+        CpuPermits { state: Mutex::new(state), given_back: Condvar::new() }
     }
 
     /// Waits for a permit. Call it without locks.
-    pub fn take(&self) -> Turn<'_> {
+    pub fn take(&self) -> CpuPermit<'_> {
         // In a simulation the same thread drives all workers, so it would wait for itself.
         if interleave::active() {
-            return Turn(None);
+            return CpuPermit(None);
         }
         self.acquire();
-        Turn(Some(self))
+        CpuPermit(Some(self))
     }
 
     /// Runs `wait`, which waits for a device; a worker with a permit gives it away meanwhile. Call it without
     /// locks.
-    pub fn away<T>(&self, wait: impl FnOnce() -> T) -> T {
+    pub fn while_waiting<T>(&self, wait: impl FnOnce() -> T) -> T {
         let had = self.release();
         let done = wait();
         if had {
@@ -67,7 +67,7 @@ impl Turns {
         assert_eq!(held + state.left, all, "{held} of {all} permits are held");
     }
 
-    /// False when this thread has no turn.
+    /// False when this thread has no permit.
     fn release(&self) -> bool {
         let mut state = self.state.lock();
         let own = thread::index();
@@ -80,10 +80,10 @@ impl Turns {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for CpuPermit<'_> {
     fn drop(&mut self) {
-        if let Some(turns) = self.0 {
-            turns.release();
+        if let Some(permits) = self.0 {
+            permits.release();
         }
     }
 }
@@ -96,17 +96,17 @@ mod tests {
 
     #[test]
     fn as_many_at_a_time_as_there_are_turns() {
-        let turns = Turns::new(2);
+        let permits = CpuPermits::new(2);
         let (at_work, most, away) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
         std::thread::scope(|scope| {
             for _ in 0..6 {
                 scope.spawn(|| {
                     for _ in 0..200 {
-                        let _turn = turns.take();
+                        let _permit = permits.take();
                         most.fetch_max(1 + at_work.fetch_add(1, Ordering::SeqCst), Ordering::SeqCst);
                         std::thread::yield_now();
                         at_work.fetch_sub(1, Ordering::SeqCst);
-                        turns.away(|| {
+                        permits.while_waiting(|| {
                             away.fetch_add(1, Ordering::SeqCst);
                             std::thread::yield_now();
                         });
@@ -118,18 +118,18 @@ mod tests {
             }
         });
         assert_eq!(most.load(Ordering::SeqCst), 2);
-        assert_eq!((away.load(Ordering::SeqCst), turns.state.lock().left), (1200, 2));
+        assert_eq!((away.load(Ordering::SeqCst), permits.state.lock().left), (1200, 2));
     }
 
     #[test]
     fn a_thread_without_a_permit_gives_no_permit_away() {
-        let turns = Turns::new(1);
-        let turn = turns.take();
+        let permits = CpuPermits::new(1);
+        let permit = permits.take();
         std::thread::scope(|scope| {
-            scope.spawn(|| turns.away(|| ())).join().ok();
+            scope.spawn(|| permits.while_waiting(|| ())).join().ok();
         });
-        assert_eq!(turns.state.lock().left, 0);
-        drop(turn);
-        assert_eq!(turns.state.lock().left, 1);
+        assert_eq!(permits.state.lock().left, 0);
+        drop(permit);
+        assert_eq!(permits.state.lock().left, 1);
     }
 }

@@ -8,7 +8,7 @@ use terrace_runtime::thread;
 pub mod cpu_permits;
 
 use crate::error::FsError;
-use crate::parts::pressure::cpu_permits::Turns;
+use crate::parts::pressure::cpu_permits::CpuPermits;
 use std::time::Duration;
 use terrace_format::TierId;
 use terrace_media::block::{AlignedBlock, Buffer};
@@ -53,7 +53,7 @@ pub struct Pressure {
     /// Copy buffers to use again.
     buffers: Mutex<Vec<Buffer>>,
     /// Permits to compute, of which there are as many as processors.
-    permits: Turns,
+    permits: CpuPermits,
     moved: MoveCounts,
 }
 
@@ -101,7 +101,7 @@ impl Pressure {
             reason: Mutex::new(None),
             other_device: AtomicBool::new(false),
             buffers: Mutex::default(),
-            permits: Turns::new(thread::processors()),
+            permits: CpuPermits::new(thread::processors()),
             moved: MoveCounts::default(),
         }
     }
@@ -276,7 +276,7 @@ impl Pressure {
     }
 
     /// Permits to compute.
-    pub fn permits(&self) -> &Turns {
+    pub fn permits(&self) -> &CpuPermits {
         &self.permits
     }
 

@@ -24,7 +24,7 @@ impl Key {
         Key::mixed(ino.0)
     }
 
-    /// Of the files of a family in a directory. Files without a family count as a family too.
+    /// Of the files of a family in a directory. FileHistories without a family count as a family too.
     fn family((directory, generation): (Ino, u32), family: u32) -> Key {
         Key::mixed(directory.0 ^ u64::from(family.wrapping_add(generation << 1) | 1) << 32)
     }
@@ -64,13 +64,13 @@ impl Level {
 }
 
 /// The table.
-pub struct Relatives(Vec<AtomicU64>);
+pub struct DirectoryHistories(Vec<AtomicU64>);
 
-impl Relatives {
+impl DirectoryHistories {
     /// A table for a PM of `pm_blocks` blocks: a word for each level.
-    pub fn new(pm_blocks: u64) -> Relatives {
+    pub fn new(pm_blocks: u64) -> DirectoryHistories {
         let places = (pm_blocks / 4).clamp(LEAST_PLACES, MOST_PLACES).next_power_of_two();
-        Relatives((0..places).map(|_| AtomicU64::new(0)).collect())
+        DirectoryHistories((0..places).map(|_| AtomicU64::new(0)).collect())
     }
 
     fn place(&self, key: Key) -> (&AtomicU64, u32) {
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn the_nearest_relatives_decide() {
-        let table = Relatives::new(1 << 14);
+        let table = DirectoryHistories::new(1 << 14);
         let (database, tree) = (Ino(10), Ino(20));
         table.directory_made(database, ROOT, ROOT);
         table.directory_made(tree, ROOT, ROOT);
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn a_new_directory_follows_its_siblings_and_a_reused_number_inherits_no_history() {
-        let table = Relatives::new(1 << 14);
+        let table = DirectoryHistories::new(1 << 14);
         let (objects, first, second) = (Ino(7), Ino(8), Ino(9));
         table.directory_made(objects, ROOT, ROOT);
         table.directory_made(first, objects, ROOT);
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn more_directories_than_places_harm_nobody() {
-        let table = Relatives::new(0);
+        let table = DirectoryHistories::new(0);
         let mut known = 0;
         for ino in 2..10_000 {
             let key = table.file_made((Ino(ino), 1), Ino(ino / 2), family(b"a.c"));

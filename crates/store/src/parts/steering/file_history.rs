@@ -6,8 +6,8 @@
 //! file's lock exclusively; readers and fsync may lose each other's counts, which costs only accuracy of a
 //! prediction. Everything is volatile.
 
-use crate::parts::steering::directory_history::{Key, Relatives};
-use crate::parts::steering::prediction_score::{Outcome, Tally};
+use crate::parts::steering::directory_history::{DirectoryHistories, Key};
+use crate::parts::steering::prediction_score::{Outcome, PredictionScore};
 use terrace_format::{BLOCK_SIZE, Ino};
 use terrace_media::prefetch;
 use terrace_placement::Parameters;
@@ -16,7 +16,7 @@ use terrace_placement::synchronicity::{Judgement, Synchronicity, WRITE_BACK_TICK
 use terrace_placement::write_size::Entry;
 use terrace_runtime::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Files that share a set.
+/// FileHistories that share a set.
 const WAYS: usize = 4;
 
 /// Least and most sets of a table.
@@ -24,10 +24,10 @@ const LEAST_SETS: u64 = 64;
 
 const MOST_SETS: u64 = 1 << 14;
 
-/// Bits of the bytes in [`FileState::pending`]; the blocks are above.
+/// Bits of the bytes in [`FileHistory::pending`]; the blocks are above.
 const PENDING_BYTES: u32 = 40;
 
-/// Most blocks in [`FileState::pending`]. Their bytes fit into `PENDING_BYTES` bits.
+/// Most blocks in [`FileHistory::pending`]. Their bytes fit into `PENDING_BYTES` bits.
 const MOST_PENDING: u32 = (1 << (64 - PENDING_BYTES)) - 1;
 
 const _: () = assert!(
@@ -38,14 +38,14 @@ const _: () = assert!(
 /// The history of a file: 64 bytes. All accesses are relaxed: no word depends on another.
 #[derive(Default)]
 #[repr(align(64))]
-pub struct FileState {
+pub struct FileHistory {
     /// Inode and generation; 0 is an empty place.
     key: AtomicU64,
     /// [`Synchronicity`], packed.
     sync: AtomicU64,
     /// Bytes read since the last write.
     read: AtomicU64,
-    /// The last run: [`FileState::run`], packed.
+    /// The last run: [`FileHistory::run`], packed.
     run: AtomicU64,
     /// Bytes and blocks written whose outcome, synced or not, is still open.
     pending: AtomicU64,
@@ -54,14 +54,14 @@ pub struct FileState {
     /// Tick of the first write of [`Self::pending`].
     since: AtomicU32,
     /// [`Key`] of its directory history.
-    relatives: AtomicU32,
+    directories: AtomicU32,
     /// Tick of the last use.
     used: AtomicU32,
     /// Not zero once a write was long enough to leave an entry (`write_entries.rs`).
     long: AtomicU32,
 }
 
-/// Bits of the blocks in [`FileState::run`]; the counter is above them, the block after the run above that.
+/// Bits of the blocks in [`FileHistory::run`]; the counter is above them, the block after the run above that.
 const RUN_BLOCKS: u32 = 24;
 
 const RUN_END: u32 = 32;
@@ -74,24 +74,24 @@ pub struct Lessons<'a> {
     /// The predictors' parameters.
     pub parameters: &'a Parameters,
     /// Predictions beside outcomes.
-    pub tally: &'a Tally,
+    pub score: &'a PredictionScore,
     /// The directory histories.
-    pub relatives: &'a Relatives,
+    pub directories: &'a DirectoryHistories,
     /// Now.
     pub tick: u32,
 }
 
-impl FileState {
+impl FileHistory {
     #[inline]
     fn synchronicity(&self) -> Synchronicity {
         Synchronicity::unpack(self.sync.load(Ordering::Relaxed))
     }
     /// The prediction for the next write. A file without a history of its own takes that of its directory
     /// history, unless earlier writes with an open outcome were judged already.
-    pub fn judged(&self, relatives: &Relatives) -> Synchronicity {
+    pub fn judged(&self, directories: &DirectoryHistories) -> Synchronicity {
         let mut state = self.synchronicity();
         if self.pending.load(Ordering::Relaxed) == 0 {
-            self.ask(&mut state, relatives);
+            self.ask(&mut state, directories);
         }
         state
     }
@@ -132,7 +132,7 @@ impl FileState {
         for word in [&self.key, &self.sync, &self.read, &self.run, &self.pending, &self.size] {
             word.store(0, Ordering::Relaxed);
         }
-        for word in [&self.since, &self.relatives, &self.used, &self.long] {
+        for word in [&self.since, &self.directories, &self.used, &self.long] {
             word.store(0, Ordering::Relaxed);
         }
     }
@@ -144,7 +144,7 @@ impl FileState {
     }
 
     #[inline]
-    fn set_used(&self, size: u64, tick: u32) -> &FileState {
+    fn set_used(&self, size: u64, tick: u32) -> &FileHistory {
         self.size.store(size, Ordering::Relaxed);
         self.used.store(tick, Ordering::Relaxed);
         self
@@ -165,26 +165,26 @@ impl FileState {
 
     /// The outcome of the file is known: its directory history is told, unless it was told the same last.
     #[inline]
-    fn tell(&self, state: &mut Synchronicity, synced: bool, relatives: &Relatives) {
+    fn tell(&self, state: &mut Synchronicity, synced: bool, directories: &DirectoryHistories) {
         if state.tells(synced) {
-            relatives.tell(Key(self.relatives.load(Ordering::Relaxed)), synced);
+            directories.tell(Key(self.directories.load(Ordering::Relaxed)), synced);
         }
     }
 
     /// Takes the prediction of the directory history, if the file has no history of its own.
     #[inline]
-    fn ask(&self, state: &mut Synchronicity, relatives: &Relatives) {
+    fn ask(&self, state: &mut Synchronicity, directories: &DirectoryHistories) {
         if !state.judgement.is_own() {
-            state.expect(relatives.expects(Key(self.relatives.load(Ordering::Relaxed))));
+            state.expect(directories.expects(Key(self.directories.load(Ordering::Relaxed))));
         }
     }
 
-    /// It is known now: tells the tally.
+    /// It is known now: tells the score.
     #[inline]
-    fn settle(&self, outcome: Outcome, tally: &Tally) {
+    fn settle(&self, outcome: Outcome, score: &PredictionScore) {
         let (bytes, _, judgement) = self.pending();
         if bytes > 0 {
-            tally.add(Ino(self.ino()), judgement, outcome, bytes);
+            score.add(Ino(self.ino()), judgement, outcome, bytes);
             self.pending.store(0, Ordering::Relaxed);
         }
     }
@@ -236,16 +236,16 @@ impl FileState {
     /// A write without O_SYNC. The judgement changes only while no bytes have an open outcome, so that each
     /// byte is counted under the judgement that was made of it.
     fn note_unsynced(&self, (bytes, blocks): (u64, u32), state: &mut Synchronicity, lessons: Lessons<'_>) {
-        let Lessons { parameters, tally, relatives, tick } = lessons;
+        let Lessons { parameters, score, directories, tick } = lessons;
         let (mut before, mut count, _) = self.pending();
         if before > 0 && self.is_late(tick) {
-            self.settle(Outcome::NotSynced, tally);
-            self.tell(state, false, relatives);
+            self.settle(Outcome::NotSynced, score);
+            self.tell(state, false, directories);
             (before, count) = (0, 0);
         }
         if before == 0 {
             self.since.store(tick, Ordering::Relaxed);
-            self.ask(state, relatives);
+            self.ask(state, directories);
             self.sync.store(state.pack(), Ordering::Relaxed);
         }
         let count = count.saturating_add(blocks).min(MOST_PENDING);
@@ -254,8 +254,8 @@ impl FileState {
         let was = state.judgement;
         state.wrote(blocks, parameters);
         if count >= parameters.sync_blocks || state.judgement != was {
-            self.settle(Outcome::NotSynced, tally);
-            self.tell(state, false, relatives);
+            self.settle(Outcome::NotSynced, score);
+            self.tell(state, false, directories);
         }
     }
 
@@ -263,7 +263,7 @@ impl FileState {
     #[inline]
     fn settle_synced(&self, lessons: Lessons<'_>) {
         let late = self.is_late(lessons.tick);
-        self.settle(if late { Outcome::NotSynced } else { Outcome::Synced }, lessons.tally);
+        self.settle(if late { Outcome::NotSynced } else { Outcome::Synced }, lessons.score);
     }
 
     #[inline]
@@ -273,7 +273,7 @@ impl FileState {
         if state.blocks > 0 {
             state.synced(lessons.parameters);
             let short = state.is_synchronous();
-            self.tell(&mut state, short, lessons.relatives);
+            self.tell(&mut state, short, lessons.directories);
             self.sync.store(state.pack(), Ordering::Relaxed);
         }
     }
@@ -283,14 +283,14 @@ impl FileState {
     fn note_close(&self, lessons: Lessons<'_>) {
         if self.pending().0 > 0 {
             let mut state = self.synchronicity();
-            self.tell(&mut state, false, lessons.relatives);
+            self.tell(&mut state, false, lessons.directories);
             self.sync.store(state.pack(), Ordering::Relaxed);
         }
     }
 
-    /// The file is new, with the directory history of key `relatives`.
-    pub fn note_made(&self, relatives: Key) {
-        self.relatives.store(relatives.0, Ordering::Relaxed);
+    /// The file is new, with the directory history of key `directories`.
+    pub fn note_made(&self, directories: Key) {
+        self.directories.store(directories.0, Ordering::Relaxed);
     }
 
     #[inline]
@@ -303,8 +303,8 @@ impl FileState {
 }
 
 /// The table.
-pub struct Files {
-    states: Vec<FileState>,
+pub struct FileHistories {
+    states: Vec<FileHistory>,
 }
 
 #[inline]
@@ -312,42 +312,42 @@ fn key(ino: Ino, generation: u32) -> u64 {
     ino.0 << 32 | u64::from(generation)
 }
 
-impl Files {
+impl FileHistories {
     /// A table for a PM of `pm_blocks` blocks. It has more files than PM holds, because a file that loses its
     /// place loses its predictions before its next use.
-    pub fn new(pm_blocks: u64) -> Files {
+    pub fn new(pm_blocks: u64) -> FileHistories {
         let sets = pm_blocks.clamp(LEAST_SETS, MOST_SETS).next_power_of_two();
-        Files { states: (0..sets as usize * WAYS).map(|_| FileState::default()).collect() }
+        FileHistories { states: (0..sets as usize * WAYS).map(|_| FileHistory::default()).collect() }
     }
 
     /// Where a file is looked for first. Inode numbers are handed out in order: neighbours do not meet.
     #[inline]
-    fn own_place(&self, ino: Ino) -> &FileState {
+    fn own_place(&self, ino: Ino) -> &FileHistory {
         &self.states[ino.0 as usize & (self.states.len() - 1)]
     }
 
     /// The places that a file may be in.
     #[inline]
-    fn set(&self, ino: Ino) -> &[FileState] {
+    fn set(&self, ino: Ino) -> &[FileHistory] {
         let first = ino.0 as usize & (self.states.len() - 1) & !(WAYS - 1);
         &self.states[first..first + WAYS]
     }
 
     /// A file's state, if it is there.
     #[inline]
-    pub fn get(&self, ino: Ino, generation: u32) -> Option<&FileState> {
+    pub fn get(&self, ino: Ino, generation: u32) -> Option<&FileHistory> {
         self.find(ino, |found| found == key(ino, generation))
     }
 
     /// An inode's state of any generation: an inode has a single state at a time.
     #[inline]
-    fn of(&self, ino: Ino) -> Option<&FileState> {
+    fn of(&self, ino: Ino) -> Option<&FileHistory> {
         self.find(ino, |found| found >> 32 == ino.0)
     }
 
     #[inline]
-    fn find(&self, ino: Ino, is: impl Fn(u64) -> bool) -> Option<&FileState> {
-        let is = |state: &&FileState| is(state.key.load(Ordering::Relaxed));
+    fn find(&self, ino: Ino, is: impl Fn(u64) -> bool) -> Option<&FileHistory> {
+        let is = |state: &&FileHistory| is(state.key.load(Ordering::Relaxed));
         Some(self.own_place(ino)).filter(&is).or_else(|| self.set(ino).iter().find(is))
     }
 
@@ -358,18 +358,25 @@ impl Files {
 
     /// A file's state, made when it is not there, used at `tick` with `size` bytes.
     #[inline]
-    pub(crate) fn enter(&self, ino: Ino, generation: u32, size: u64, tick: u32, tally: &Tally) -> &FileState {
+    pub(crate) fn enter(
+        &self,
+        ino: Ino,
+        generation: u32,
+        size: u64,
+        tick: u32,
+        score: &PredictionScore,
+    ) -> &FileHistory {
         let own = self.own_place(ino);
         let state = if own.key.load(Ordering::Relaxed) == key(ino, generation) {
             own
         } else {
-            self.enter_elsewhere(ino, generation, tally)
+            self.enter_elsewhere(ino, generation, score)
         };
         state.set_used(size, tick)
     }
 
     #[cold]
-    fn enter_elsewhere(&self, ino: Ino, generation: u32, tally: &Tally) -> &FileState {
+    fn enter_elsewhere(&self, ino: Ino, generation: u32, score: &PredictionScore) -> &FileHistory {
         let own = self.own_place(ino);
         // Its own place is taken before any other and never becomes empty again. An inode has one state: its earlier
         // life gives way to it.
@@ -378,14 +385,14 @@ impl Files {
         } else if let Some(found) = self.of(ino) {
             found
         } else {
-            let used = |state: &&FileState| match state.key.load(Ordering::Relaxed) {
+            let used = |state: &&FileHistory| match state.key.load(Ordering::Relaxed) {
                 0 => 0,
                 _ => state.used.load(Ordering::Relaxed).max(1),
             };
             self.set(ino).iter().min_by_key(used).unwrap_or(own)
         };
         if state.key.load(Ordering::Relaxed) != key(ino, generation) {
-            state.settle(Outcome::NotSynced, tally);
+            state.settle(Outcome::NotSynced, score);
             state.clear();
             state.key.store(key(ino, generation), Ordering::Relaxed);
         }
@@ -412,7 +419,7 @@ impl Files {
         }
     }
 
-    /// Bytes not yet in the tally: those for which an fsync would come too late count as not synced, the others
+    /// Bytes not yet in the score: those for which an fsync would come too late count as not synced, the others
     /// as unknown.
     pub fn unsettled(&self, now: u32, mut visit: impl FnMut(Judgement, bool, u64)) {
         for state in &self.states {
@@ -438,7 +445,7 @@ impl Files {
 }
 
 // The scheduler's atomics (terrace_runtime::sync) are larger.
-const _: () = assert!(size_of::<FileState>() == 64 || size_of::<AtomicU64>() != 8);
+const _: () = assert!(size_of::<FileHistory>() == 64 || size_of::<AtomicU64>() != 8);
 
 #[cfg(test)]
 mod tests {
@@ -449,9 +456,9 @@ mod tests {
 
     /// A table with what is learnt.
     struct Table {
-        files: Files,
-        tally: Tally,
-        relatives: Relatives,
+        files: FileHistories,
+        score: PredictionScore,
+        directories: DirectoryHistories,
     }
 
     impl Table {
@@ -459,18 +466,18 @@ mod tests {
             Table::of(0)
         }
         fn of(pm_blocks: u64) -> Table {
-            let (files, relatives) = (Files::new(pm_blocks), Relatives::new(pm_blocks));
-            Table { files, tally: Tally::default(), relatives }
+            let (files, directories) = (FileHistories::new(pm_blocks), DirectoryHistories::new(pm_blocks));
+            Table { files, score: PredictionScore::default(), directories }
         }
         fn lessons(&self, tick: u32) -> Lessons<'_> {
-            Lessons { parameters: &P, tally: &self.tally, relatives: &self.relatives, tick }
+            Lessons { parameters: &P, score: &self.score, directories: &self.directories, tick }
         }
-        fn enter(&self, ino: u64, generation: u32, tick: u32) -> &FileState {
-            self.files.enter(Ino(ino), generation, 0, tick, &self.tally)
+        fn enter(&self, ino: u64, generation: u32, tick: u32) -> &FileHistory {
+            self.files.enter(Ino(ino), generation, 0, tick, &self.score)
         }
         /// A file made in a directory of the root.
         fn make(&self, ino: u64, directory: u64) {
-            let key = self.relatives.file_made((Ino(directory), 1), Ino(1), 0);
+            let key = self.directories.file_made((Ino(directory), 1), Ino(1), 0);
             self.enter(ino, 0, 1).note_made(key);
         }
         fn write(&self, ino: u64, blocks: u32, tick: u32) {
@@ -491,8 +498,8 @@ mod tests {
         let table = Table::new();
         let files = &table.files;
         table.write(7, 2000, 1);
-        assert!(!files.get(Ino(7), 0).is_some_and(|state| state.judged(&table.relatives).is_synchronous()));
-        assert!(table.enter(7, 2, 1).judged(&table.relatives).is_synchronous());
+        assert!(!files.get(Ino(7), 0).is_some_and(|state| state.judged(&table.directories).is_synchronous()));
+        assert!(table.enter(7, 2, 1).judged(&table.directories).is_synchronous());
         assert!(files.get(Ino(7), 0).is_none());
         // Many more files than places: the file used last always has its place.
         for ino in 100..100 + 64 * files.places() as u64 {
@@ -510,7 +517,7 @@ mod tests {
             table.fsync(1, 1);
         }
         (0..4).for_each(|_| table.write(2, 1024, 1));
-        let report = table.tally.report();
+        let report = table.score.report();
         assert_eq!((report.unjudged.synced_bytes, report.synchronous.synced_bytes), (2 * 4096, 4 * 4096));
         assert_eq!((report.unjudged.unsynced_bytes, report.asynchronous.unsynced_bytes), (4 << 20, 12 << 20));
         table.write(2, 10, 5);
@@ -534,7 +541,7 @@ mod tests {
         table.write(2, 4, 10);
         table.write(2, 8, 10 + WRITE_BACK_TICKS);
         table.fsync(2, 11 + WRITE_BACK_TICKS);
-        let report = table.tally.report();
+        let report = table.score.report();
         assert_eq!((report.unjudged.synced_bytes, report.unjudged.unsynced_bytes), (9 * 4096, 4 * 4096));
         assert_eq!((report.synchronous.synced_bytes, report.synchronous.unsynced_bytes), (0, 2 * 4096));
     }
@@ -556,7 +563,7 @@ mod tests {
             open += bytes * u64::from(judgement == Judgement::ExpectedAsynchronous);
         });
         assert_eq!(open, 9 * 2 * 4096, "all but the first");
-        let report = table.tally.report();
+        let report = table.score.report();
         assert_eq!(report.expected_asynchronous.synced_bytes, 0);
         // A file with a history keeps its own.
         table.make(5, 20);
@@ -564,7 +571,7 @@ mod tests {
         table.fsync(5, 1);
         table.write(5, 1, 1);
         table.fsync(5, 1);
-        let report = table.tally.report();
+        let report = table.score.report();
         assert_eq!(
             (report.expected_asynchronous.synced_bytes, report.synchronous.synced_bytes),
             (4096, 4096)
@@ -588,7 +595,7 @@ mod tests {
         let parent = directory(table, made, above);
         let beyond = directory(table, made, above.rsplit_once('/').map_or("", |(beyond, _)| beyond));
         let ino = Ino(100_000 + made.len() as u64);
-        table.relatives.directory_made(ino, parent, beyond);
+        table.directories.directory_made(ino, parent, beyond);
         made.insert(path, ino);
         ino
     }
@@ -598,7 +605,7 @@ mod tests {
     fn replay_mix(begin: u32) -> [(u64, u64); Judgement::COUNT] {
         let (table, mut made) = (Table::of(1 << 16), HashMap::new());
         let matrix = |now| {
-            let mut report = table.tally.report();
+            let mut report = table.score.report();
             table.files.unsettled(now, |judgement, late, bytes| {
                 report.row_mut(judgement).unsynced_bytes += u64::from(late) * bytes;
             });
@@ -623,8 +630,8 @@ mod tests {
                     let above =
                         directory(&table, &mut made, path.rsplit_once('/').map_or("", |(above, _)| above));
                     let family = terrace_placement::prior::family(name.as_bytes());
-                    let relatives = table.relatives.file_made((parent, 1), above, family);
-                    table.enter(ino, 0, tick).note_made(relatives);
+                    let directories = table.directories.file_made((parent, 1), above, family);
+                    table.enter(ino, 0, tick).note_made(directories);
                 }
                 "W" => {
                     let (blocks, bytes) = (number(3), u64::from(number(4)));

@@ -9,12 +9,12 @@ pub mod prediction_score;
 pub mod write_history;
 
 use data_flows::Flows;
-use directory_history::Relatives;
-use file_history::{Files, Lessons};
-use prediction_score::Tally;
+use directory_history::DirectoryHistories;
+use file_history::{FileHistories, Lessons};
+use prediction_score::PredictionScore;
 use terrace_placement::{Home, Parameters, Policy};
 use terrace_runtime::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use write_history::WriteEntries;
+use write_history::WriteHistory;
 
 /// The policy, and the memory of the predictors.
 pub struct Steering {
@@ -26,11 +26,11 @@ pub struct Steering {
     predictors_on: AtomicBool,
     /// Whether blocks get the times of their uses; only a bench switches that off.
     record_use_times: AtomicBool,
-    file_histories: Files,
-    directory_history: Relatives,
-    write_history: WriteEntries,
+    file_histories: FileHistories,
+    directory_history: DirectoryHistories,
+    write_history: WriteHistory,
     data_flows: Flows,
-    score: Tally,
+    score: PredictionScore,
     /// Monotonic time of the mount.
     mounted_ns: u64,
     /// Coarse time for the use of PM blocks: one tick each 10 ms since the mount.
@@ -55,11 +55,11 @@ impl Steering {
             forced_home,
             predictors_on: AtomicBool::new(predictors_on),
             record_use_times: AtomicBool::new(true),
-            file_histories: Files::new(table_blocks),
-            directory_history: Relatives::new(table_blocks),
-            write_history: WriteEntries::new(table_blocks),
+            file_histories: FileHistories::new(table_blocks),
+            directory_history: DirectoryHistories::new(table_blocks),
+            write_history: WriteHistory::new(table_blocks),
             data_flows: Flows::new(&parameters),
-            score: Tally::default(),
+            score: PredictionScore::default(),
             mounted_ns,
             tick: AtomicU32::new(1),
         }
@@ -123,19 +123,19 @@ impl Steering {
 
     /// The file histories of the predictors.
     #[inline]
-    pub fn file_histories(&self) -> &Files {
+    pub fn file_histories(&self) -> &FileHistories {
         &self.file_histories
     }
 
     /// The directory histories: how files ended, by directory and by kind of name.
     #[inline]
-    pub fn directory_history(&self) -> &Relatives {
+    pub fn directory_history(&self) -> &DirectoryHistories {
         &self.directory_history
     }
 
     /// Write entries by regions of files.
     #[inline]
-    pub(crate) fn write_history(&self) -> &WriteEntries {
+    pub(crate) fn write_history(&self) -> &WriteHistory {
         &self.write_history
     }
 
@@ -147,13 +147,18 @@ impl Steering {
 
     /// Predictions beside outcomes.
     #[inline]
-    pub fn score(&self) -> &Tally {
+    pub fn score(&self) -> &PredictionScore {
         &self.score
     }
 
     /// The tables and parameters that file histories need to learn from an event at `tick`.
     #[inline]
     pub(crate) fn lessons(&self, tick: u32) -> Lessons<'_> {
-        Lessons { parameters: &self.parameters, tally: &self.score, relatives: &self.directory_history, tick }
+        Lessons {
+            parameters: &self.parameters,
+            score: &self.score,
+            directories: &self.directory_history,
+            tick,
+        }
     }
 }

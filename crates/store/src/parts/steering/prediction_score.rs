@@ -29,7 +29,7 @@ struct Shard([[AtomicU64; 2]; Judgement::COUNT]);
 /// Bytes by prediction and outcome. Not locked: two threads that count for the same shard at the same instant
 /// may lose each other's bytes.
 #[derive(Default)]
-pub struct Tally {
+pub struct PredictionScore {
     shards: [Shard; SHARDS],
 }
 
@@ -73,7 +73,7 @@ impl TallyReport {
     }
 }
 
-impl Tally {
+impl PredictionScore {
     /// `bytes` of a file.
     #[inline]
     pub fn add(&self, ino: Ino, judgement: Judgement, outcome: Outcome, bytes: u64) {

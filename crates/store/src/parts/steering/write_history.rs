@@ -19,15 +19,15 @@ const LEAST: u64 = 1 << 10;
 const MOST: u64 = 1 << 17;
 
 /// Tag in the upper 32 bits, then counter in 8, then blocks of the run in 24. Zero is none.
-pub struct WriteEntries {
+pub struct WriteHistory {
     words: Vec<AtomicU64>,
 }
 
-impl WriteEntries {
+impl WriteHistory {
     /// A table for a PM of `pm_blocks` blocks.
-    pub fn new(pm_blocks: u64) -> WriteEntries {
+    pub fn new(pm_blocks: u64) -> WriteHistory {
         let count = pm_blocks.clamp(LEAST, MOST).next_power_of_two();
-        WriteEntries { words: (0..count).map(|_| AtomicU64::new(0)).collect() }
+        WriteHistory { words: (0..count).map(|_| AtomicU64::new(0)).collect() }
     }
 
     #[inline]
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn a_write_replaces_or_continues_the_entry_of_an_earlier_write() {
-        let entries = WriteEntries::new(0);
+        let entries = WriteHistory::new(0);
         let none = (Entry::default(), 0);
         let file = |size| (Ino(5), 1, size);
         assert_eq!(entries.before(file(0), range(0, 32), none), Before::Nothing);
