@@ -12,7 +12,7 @@ use terrace_format::device::{DeviceHeader, SUMMARY_ENTRIES};
 use terrace_format::geometry::{Geometry, ROOTS_BLOCK};
 use terrace_format::superblock::{MAP_IDS, Superblock};
 use terrace_format::{BLOCK_SIZE, Corrupt, DeviceBlock, DeviceId, TierId};
-use terrace_map::registry;
+use terrace_map::{FileMap, registry};
 use terrace_media::block::AlignedBlock;
 use terrace_migration::migration::Migration;
 use terrace_migration::requested::queue::ByHand;
@@ -33,7 +33,7 @@ use terrace_store::parts::persistent::{Opened, Persistent};
 use terrace_store::parts::pressure::Pressure;
 use terrace_store::parts::steering::Steering;
 use terrace_store::store::Store;
-use terrace_wal::{Error, Wal};
+use terrace_wal::{Error, RecoveryReport, Wal};
 
 /// Most blocks of a group: with its group summaries it fits into one chunk, the longest run.
 fn group_blocks(group_bytes: u64, geometry: &terrace_format::Geometry) -> u64 {
@@ -84,6 +84,41 @@ fn unknown_map(superblock: &Superblock) -> FsError {
     Corrupt::new("superblock map", format!("1 to {MAP_IDS}"), superblock.map.to_string()).into()
 }
 
+/// Opens the log, which recovers the pool.
+fn open_log(
+    media: &PoolMedia,
+    superblock: &Superblock,
+    options: &MountOptions,
+) -> FsResult<(Arc<Wal>, RecoveryReport)> {
+    let (wal, recovery) = Wal::open(Arc::clone(&media.pm), superblock.uuid, superblock.geometry())?;
+    if options.checkpoint_when_full {
+        wal.checkpoint_only_when_full();
+    }
+    Ok((Arc::new(wal), recovery))
+}
+
+/// The file map that the superblock names.
+fn open_map(superblock: &Superblock, blocks: &Arc<BlockPool>) -> FsResult<Box<dyn FileMap>> {
+    let row = registry::row_of(superblock.map).ok_or_else(|| unknown_map(superblock))?;
+    Ok((row.make)(blocks))
+}
+
+/// The choices of the mount that stay as they are.
+fn mode_of(superblock: &Superblock, options: &MountOptions, data_ordered: bool) -> Mode {
+    Mode {
+        read_only: options.read_only,
+        data_ordered,
+        has_partial: superblock.has_partial_shadows(),
+        has_checksums: superblock.has_data_checksums(),
+        read_first: options.read_first,
+        atime: options.atime,
+        group_blocks: group_blocks(options.group_bytes, &superblock.geometry()),
+        in_place: options.in_place,
+        threshold_percent: options.threshold_percent.unwrap_or(THRESHOLD_PERCENT),
+        prefetch_ms: options.prefetch_ms,
+    }
+}
+
 /// Mounts: recovers the log and prepares volatile state. Its time depends on the size of the lanes,
 /// not on the number of files. Starts no thread.
 ///
@@ -99,16 +134,12 @@ pub fn mount(
     // Options are refused before the log is opened, because opening marks a clean pool as used.
     let data_ordered = data_ordered(&superblock, &options)?;
     let sizes = device_sizes(&media, &superblock)?;
-    let (wal, recovery) = Wal::open(Arc::clone(&media.pm), superblock.uuid, superblock.geometry())?;
-    if options.checkpoint_when_full {
-        wal.checkpoint_only_when_full();
-    }
-    let wal = Arc::new(wal);
+    let (wal, recovery) = open_log(&media, &superblock, &options)?;
     let blocks = Arc::new(BlockPool::new(Arc::clone(&wal)));
     while planted(Mistake::MountScansPool) && blocks.scan_step()? {}
     let catalog = Arc::new(Catalog::new(Arc::clone(&blocks)));
     let devices = open_devices(&mut media, &superblock, &sizes, &catalog, &clock);
-    let map = (registry::row_of(superblock.map).ok_or_else(|| unknown_map(&superblock))?.make)(&blocks);
+    let map = open_map(&superblock, &blocks)?;
     let (policy, parameters) = open_policy(&superblock, &options)?;
     let geometry = superblock.geometry();
     let usable = geometry.block_count() - geometry.first_pool_block().0;
@@ -117,18 +148,7 @@ pub fn mount(
     wal.checksums().ensure(ROOTS_BLOCK)?;
     let numbers = open_numbers(&media, &superblock, &sizes, usable)?;
     let can_lower = superblock.has_metadata_below() && !devices.list().is_empty() && !options.read_only;
-    let mode = Mode {
-        read_only: options.read_only,
-        data_ordered,
-        has_partial: superblock.has_partial_shadows(),
-        has_checksums: superblock.has_data_checksums(),
-        read_first: options.read_first,
-        atime: options.atime,
-        group_blocks: group_blocks(options.group_bytes, &geometry),
-        in_place: options.in_place,
-        threshold_percent: options.threshold_percent.unwrap_or(THRESHOLD_PERCENT),
-        prefetch_ms: options.prefetch_ms,
-    };
+    let mode = mode_of(&superblock, &options, data_ordered);
     let persistent = Persistent::new(Opened {
         superblock,
         pm: media.pm,

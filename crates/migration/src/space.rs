@@ -105,6 +105,17 @@ fn make_room(migration: &Migration, op: &mut Op) -> FsResult<()> {
     if no_data && lower_metadata(migration, 2 * migration.store.persistent.blocks().end_block().0)? > 0 {
         return Ok(());
     }
+    after_round(migration, op, round)
+}
+
+/// Counts searches for space that found none; at the limit the operation gets its error.
+fn count_searches(migration: &Migration, op: &mut Op, searches: u32) -> FsResult<()> {
+    op.failed_space_searches += searches;
+    if op.failed_space_searches > MOST_STARVED { Err(why_no_space(migration, op)) } else { Ok(()) }
+}
+
+/// Whether the operation may try again after a round of demotion, and the pause before.
+fn after_round(migration: &Migration, op: &mut Op, round: FsResult<Round>) -> FsResult<()> {
     match round {
         Ok(Round::Progress) => Ok(()),
         Ok(Round::InFlight) => {
@@ -112,10 +123,7 @@ fn make_room(migration: &Migration, op: &mut Op) -> FsResult<()> {
             Ok(())
         }
         Ok(Round::AllRefused) => {
-            op.failed_space_searches += 1;
-            if op.failed_space_searches > MOST_STARVED {
-                return Err(why_no_space(migration, op));
-            }
+            count_searches(migration, op, 1)?;
             migration.store.pressure.wait_round(Duration::from_millis(10));
             Ok(())
         }
@@ -149,12 +157,8 @@ fn make_room(migration: &Migration, op: &mut Op) -> FsResult<()> {
         Err(ref failed @ FsError::Engine(ref error))
             if failed.concerns_one_file() && !migration.store.persistent.wal().is_stopped() =>
         {
-            op.failed_space_searches += MOST_STARVED / 50;
             op.damage.get_or_insert_with(|| error.clone());
-            if op.failed_space_searches > MOST_STARVED {
-                return Err(why_no_space(migration, op));
-            }
-            Ok(())
+            count_searches(migration, op, MOST_STARVED / 50)
         }
         Err(error) => Err(error),
     }

@@ -7,8 +7,8 @@ use crate::names::unlink::{InodeList, check_removable, drop_link};
 use crate::removal::orphans::help_reclaim;
 use crate::write_back::steps::write_back_noted;
 use std::cell::Cell;
-use terrace_catalog::dentry;
-use terrace_catalog::dentry::Dentry;
+use terrace_catalog::ShardsWrite;
+use terrace_catalog::dentry::{self, Dentry};
 use terrace_format::address::ROOT_INO;
 use terrace_format::{Corrupt, Ino};
 use terrace_runtime::planted::{Mistake, planted};
@@ -161,15 +161,7 @@ fn rename_locked(
 ) -> Attempt<()> {
     let old_parent = load_directory(store, names.parent)?;
     let new_parent = load_directory(store, names.new_parent)?;
-    // The entries as they are now: the number may be another file's, of another type.
-    let source_now = find(store, names.parent, names.name)?.filter(|now| now.ino == source.ino);
-    let target_now = find(store, names.new_parent, names.new_name)?;
-    let Some(source) = source_now else {
-        return Err(Need::Again.into());
-    };
-    if target_now.as_ref().map(|now| now.ino) != target.map(|target| target.ino) {
-        return Err(Need::Again.into());
-    }
+    let (source, target_now) = find_again(store, names, source, target)?;
     if new_parent.slot.nlink.get() == 0 {
         return Err(FsError::NotFound.into());
     }
@@ -190,27 +182,7 @@ fn rename_locked(
     ];
     let mut shards = store.persistent.catalog().write(&shards);
     // The new name first: a slot shift of the removal must not move what a Full would abandon.
-    if let Some(target) = &target_now {
-        dentry::replace(
-            &mut shards,
-            &mut staged.tx,
-            names.new_parent,
-            target.cookie,
-            source.ino,
-            source.file_type,
-        )?;
-    } else {
-        let (ino, file_type) = (source.ino, source.file_type);
-        dentry::insert(
-            &mut shards,
-            &mut staged.tx,
-            store.persistent.name_hash(),
-            names.new_parent,
-            names.new_name,
-            ino,
-            file_type,
-        )?;
-    }
+    stage_new_name(store, &mut staged, &mut shards, names, &source, target_now.as_ref())?;
     if !planted(Mistake::RenameInTwo) {
         dentry::remove(&mut shards, &mut staged.tx, names.parent, source.cookie)?;
         staged.unlink_emptied(&mut shards)?;
@@ -223,6 +195,44 @@ fn rename_locked(
     }
     if planted(Mistake::RenameInTwo) {
         wrong::remove_old_name(store, &mut shards, names.parent, source.cookie)?;
+    }
+    Ok(())
+}
+
+/// The two entries as they are now: a number may be another file's, of another type.
+fn find_again(
+    store: &Store,
+    names: &Names<'_>,
+    source: &Dentry,
+    target: Option<&Dentry>,
+) -> Attempt<(Dentry, Option<Dentry>)> {
+    let source_now = find(store, names.parent, names.name)?.filter(|now| now.ino == source.ino);
+    let target_now = find(store, names.new_parent, names.new_name)?;
+    let is_same = target_now.as_ref().map(|now| now.ino) == target.map(|target| target.ino);
+    match source_now {
+        Some(source) if is_same => Ok((source, target_now)),
+        _ => Err(Need::Again.into()),
+    }
+}
+
+/// The new name names the moved inode.
+fn stage_new_name(
+    store: &Store,
+    staged: &mut Staged<'_>,
+    shards: &mut ShardsWrite<'_>,
+    names: &Names<'_>,
+    source: &Dentry,
+    target: Option<&Dentry>,
+) -> Attempt<()> {
+    let (parent, ino, file_type) = (names.new_parent, source.ino, source.file_type);
+    match target {
+        Some(target) => {
+            dentry::replace(shards, &mut staged.tx, parent, target.cookie, ino, file_type)?;
+        }
+        None => {
+            let hash = store.persistent.name_hash();
+            dentry::insert(shards, &mut staged.tx, hash, parent, names.new_name, ino, file_type)?;
+        }
     }
     Ok(())
 }
@@ -258,8 +268,7 @@ fn stage_moved(store: &Store, staged: &mut Staged<'_>, moved: &Inode, new_parent
 
 /// Planted mistakes of this file.
 mod wrong {
-    use super::{Staged, Store, dentry, large_record};
-    use terrace_catalog::ShardsWrite;
+    use super::{ShardsWrite, Staged, Store, dentry, large_record};
     use terrace_format::Ino;
     use terrace_store::operation::need::Attempt;
 
