@@ -242,7 +242,7 @@ fn the_kernel_caches_fitting_files_under_a_read_aware_policy() -> FsResult<()> {
         let is_kept = u64::from(first == OpenMode::Cached);
         assert_eq!((kept.kernel_cache_bytes, kept.kernel_cached_bytes), (1 << 20, is_kept * 250 * BLOCK));
         files.iter().for_each(|ino| fs.release(*ino));
-        assert_eq!(fs.status()?.parameters.kernel_cached_bytes, 0);
+        assert_eq!(fs.status()?.parameters.memory.kernel_cached_bytes, 0);
     }
     Ok(())
 }
@@ -587,7 +587,7 @@ fn large_writes_stay_in_pm_while_half_of_it_is_free() -> FsResult<()> {
         let copy = create(&fs, "copy")?;
         (0..48).try_for_each(|at| write(&fs, copy, at * 16, 16))?;
         let status = fs.status()?;
-        assert_eq!(status.parameters.large_pm_percent, large_pm_percent);
+        assert_eq!(status.parameters.predictors.large_pm_percent, large_pm_percent);
         Ok(status.placement.map_or(0, |placement| placement.block_home_bytes) >> 16)
     };
     // The copy has 48 writes of 64 KiB; half of 4 MiB holds 32 of them, less the metadata of the pool.

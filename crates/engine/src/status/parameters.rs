@@ -8,9 +8,26 @@ use terrace_placement::Parameters;
 use terrace_placement::threshold::{Dataflow, Utilisation};
 
 /// Parameters of predictors, thresholds and migration, and the limits of DRAM. Each is a mount option;
-/// parameters that the present policy does not use are shown as well.
+/// parameters that the present policy does not use are shown as well. Serialized flat, in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct ParametersStatus {
+    /// The predictors.
+    #[serde(flatten)]
+    pub predictors: PredictorStatus,
+    /// The thresholds of demotion.
+    #[serde(flatten)]
+    pub threshold: ThresholdStatus,
+    /// The flow of data and the spill of lower tiers.
+    #[serde(flatten)]
+    pub flow: FlowStatus,
+    /// Groups and DRAM.
+    #[serde(flatten)]
+    pub memory: MemoryStatus,
+}
+
+/// Parameters of the predictors.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct PredictorStatus {
     /// A file with fewer blocks written between two fsyncs is synchronous.
     pub sync_blocks: u32,
     /// A write is large when its counter is above this
@@ -25,6 +42,11 @@ pub struct ParametersStatus {
     pub touches: u32,
     /// A file not used for this long is demoted whole.
     pub whole_after_seconds: u32,
+}
+
+/// Parameters of the thresholds of PM use.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct ThresholdStatus {
     /// `anticache`: PM use above which it demotes.
     pub threshold_percent: u8,
     /// Equation (1): the threshold while as many bytes are read as written,
@@ -37,6 +59,11 @@ pub struct ParametersStatus {
     pub threshold_max_percent: u8,
     /// Each second equation (1) forgets its old bytes divided by this number.
     pub threshold_decay: u32,
+}
+
+/// Parameters of the flow of data, and of spilling.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct FlowStatus {
     /// Equation (2): DRAM idles above this ratio,
     pub dataflow_high: f64,
     /// PM below this one,
@@ -47,6 +74,11 @@ pub struct ParametersStatus {
     pub spill_high_percent: u8,
     /// until this use.
     pub spill_low_percent: u8,
+}
+
+/// Limits of groups and of DRAM.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct MemoryStatus {
     /// Most bytes of a demoted group: `group=`, a chunk, or a sixteenth of PM, whichever is least.
     pub group_bytes: u64,
     /// Most bytes of clean pages at present.
@@ -66,40 +98,53 @@ pub struct ParametersStatus {
 }
 
 pub(crate) fn parameters_status(engine: &Engine) -> ParametersStatus {
-    let Parameters {
-        sync_blocks,
-        large_after,
-        large_min,
-        large_pm_percent,
-        read_times,
-        touches,
-        whole_after_s,
-        spill,
-        ..
-    } = *engine.store.steering.parameters();
-    let Utilisation { even_percent, step_percent, least_percent, most_percent, decay } =
-        engine.store.steering.parameters().utilisation;
-    let Dataflow { high_percent, low_percent, seconds } = engine.store.steering.parameters().dataflow;
-    let (kept_blocks, most_kept_blocks) = engine.store.inodes.open_files().kept_blocks();
+    let parameters = engine.store.steering.parameters();
     ParametersStatus {
-        sync_blocks,
-        large_after,
-        large_min_bytes: large_min,
-        large_pm_percent,
-        read_times,
-        touches,
-        whole_after_seconds: whole_after_s,
+        predictors: predictor_status(parameters),
+        threshold: threshold_status(engine, &parameters.utilisation),
+        flow: flow_status(parameters),
+        memory: memory_status(engine),
+    }
+}
+
+fn predictor_status(parameters: &Parameters) -> PredictorStatus {
+    PredictorStatus {
+        sync_blocks: parameters.sync_blocks,
+        large_after: parameters.large_after,
+        large_min_bytes: parameters.large_min,
+        large_pm_percent: parameters.large_pm_percent,
+        read_times: parameters.read_times,
+        touches: parameters.touches,
+        whole_after_seconds: parameters.whole_after_s,
+    }
+}
+
+fn threshold_status(engine: &Engine, utilisation: &Utilisation) -> ThresholdStatus {
+    let Utilisation { even_percent, step_percent, least_percent, most_percent, decay } = *utilisation;
+    ThresholdStatus {
         threshold_percent: engine.store.mode.threshold_percent,
         threshold_even_percent: even_percent,
         threshold_step_percent: step_percent,
         threshold_min_percent: least_percent,
         threshold_max_percent: most_percent,
         threshold_decay: decay,
+    }
+}
+
+fn flow_status(parameters: &Parameters) -> FlowStatus {
+    let Dataflow { high_percent, low_percent, seconds } = parameters.dataflow;
+    FlowStatus {
         dataflow_high: f64::from(high_percent) / 100.0,
         dataflow_low: f64::from(low_percent) / 100.0,
         dataflow_seconds: seconds,
-        spill_high_percent: spill.high_percent,
-        spill_low_percent: spill.low_percent,
+        spill_high_percent: parameters.spill.high_percent,
+        spill_low_percent: parameters.spill.low_percent,
+    }
+}
+
+fn memory_status(engine: &Engine) -> MemoryStatus {
+    let (kept_blocks, most_kept_blocks) = engine.store.inodes.open_files().kept_blocks();
+    MemoryStatus {
         group_bytes: demotion_blocks(&engine.migration) * BLOCK_SIZE,
         cache_bytes: engine.store.dram.cache().budget_bytes(),
         cache_follows_memory: engine.memory.is_some(),
