@@ -12,9 +12,9 @@ use std::sync::Arc;
 use terrace_runtime::{Clock, SystemClock};
 
 /// Memory that every row leaves to other processes.
-const MEMORY_KEPT: u64 = 6 << 30;
+const KEPT_MEMORY_BYTES: u64 = 6 << 30;
 /// Disk space that every row leaves to other processes.
-const DISK_KEPT: u64 = 8 << 30;
+const KEPT_DISK_BYTES: u64 = 8 << 30;
 
 /// The scratch directories of a run; removed when dropped.
 pub struct Scratch {
@@ -54,11 +54,11 @@ impl Scratch {
         let short = |what: &str, have: u64, want: u64| {
             format!("{} MiB of {what} are available, {} MiB are needed", have >> 20, want >> 20)
         };
-        if memory_available() < memory + MEMORY_KEPT {
-            return Err(short("memory", memory_available(), memory + MEMORY_KEPT).into());
+        if memory_available() < memory + KEPT_MEMORY_BYTES {
+            return Err(short("memory", memory_available(), memory + KEPT_MEMORY_BYTES).into());
         }
-        if disk_available(&self.disk) < disk + DISK_KEPT {
-            return Err(short("disk", disk_available(&self.disk), disk + DISK_KEPT).into());
+        if disk_available(&self.disk) < disk + KEPT_DISK_BYTES {
+            return Err(short("disk", disk_available(&self.disk), disk + KEPT_DISK_BYTES).into());
         }
         Ok(())
     }

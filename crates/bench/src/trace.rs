@@ -20,11 +20,11 @@ use terrace_runtime::sync::Mutex;
 
 const MAGIC: [u8; 8] = *b"TERRTRC\0";
 const VERSION: u32 = 1;
-const RECORD: usize = 32;
+const RECORD_BYTES: usize = 32;
 /// Longest request. The kernel's longest request is 1 MiB; loads in process may send longer requests.
-const MAX_LENGTH: u32 = 64 << 20;
+const MAX_LENGTH_BYTES: u32 = 64 << 20;
 /// The largest file of Terrace.
-const MAX_END: u64 = 16 << 40;
+const MAX_END_BYTES: u64 = 16 << 40;
 
 /// The kind of an operation. The numbers are part of the format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,8 +87,8 @@ impl Event {
         Event { time_ns: 0, ino, kind, offset: 0, length: 0, sync: false, thread: 0 }
     }
 
-    fn encode(&self) -> [u8; RECORD] {
-        let mut bytes = [0; RECORD];
+    fn encode(&self) -> [u8; RECORD_BYTES] {
+        let mut bytes = [0; RECORD_BYTES];
         bytes[0..8].copy_from_slice(&self.time_ns.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.offset.to_le_bytes());
         bytes[16..20].copy_from_slice(&self.length.to_le_bytes());
@@ -99,7 +99,7 @@ impl Event {
         bytes
     }
 
-    fn decode(bytes: &[u8; RECORD]) -> Result<Event, String> {
+    fn decode(bytes: &[u8; RECORD_BYTES]) -> Result<Event, String> {
         let (time, rest) = bytes.split_at(8);
         let (offset, rest) = rest.split_at(8);
         let number = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |sum, byte| sum << 8 | u64::from(*byte));
@@ -116,7 +116,9 @@ impl Event {
         if bytes[25] > 1 || bytes[28..] != [0; 4] {
             return Err("unknown flags".into());
         }
-        if event.length > MAX_LENGTH || event.offset.saturating_add(u64::from(event.length)) > MAX_END {
+        if event.length > MAX_LENGTH_BYTES
+            || event.offset.saturating_add(u64::from(event.length)) > MAX_END_BYTES
+        {
             return Err(format!("range {}+{} is beyond any file", event.offset, event.length));
         }
         Ok(event)
@@ -144,7 +146,7 @@ impl Recorder {
         let mut file = BufWriter::with_capacity(1 << 20, File::create(path)?);
         file.write_all(&MAGIC)?;
         file.write_all(&VERSION.to_le_bytes())?;
-        file.write_all(&(RECORD as u32).to_le_bytes())?;
+        file.write_all(&(RECORD_BYTES as u32).to_le_bytes())?;
         let begin_ns = clock.monotonic_ns();
         Ok(Recorder { clock, begin_ns, out: Mutex::new(Out { file, events: 0, error: None }) })
     }
@@ -195,14 +197,14 @@ pub fn read(path: &Path) -> io::Result<Vec<Event>> {
     if header[..8] != MAGIC {
         return Err(invalid(path, "not a trace"));
     }
-    if header[8..12] != VERSION.to_le_bytes() || header[12..] != (RECORD as u32).to_le_bytes() {
+    if header[8..12] != VERSION.to_le_bytes() || header[12..] != (RECORD_BYTES as u32).to_le_bytes() {
         return Err(invalid(path, "of another version"));
     }
     let mut events: Vec<Event> = Vec::new();
-    let mut bytes = [0; RECORD];
+    let mut bytes = [0; RECORD_BYTES];
     loop {
         let mut have = 0;
-        while have < RECORD {
+        while have < RECORD_BYTES {
             match file.read(&mut bytes[have..]).map_err(at)? {
                 0 => break,
                 more => have += more,
@@ -211,7 +213,7 @@ pub fn read(path: &Path) -> io::Result<Vec<Event>> {
         match have {
             0 if events.is_empty() => return Err(invalid(path, "no operations")),
             0 => return Ok(events),
-            RECORD => {}
+            RECORD_BYTES => {}
             _ => return Err(invalid(path, &format!("record {} is cut short", events.len()))),
         }
         let event = Event::decode(&bytes)

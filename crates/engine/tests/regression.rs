@@ -674,7 +674,7 @@ fn writes_go_into_dram_when_damage_keeps_pm_full() -> FsResult<()> {
 }
 
 /// A block whose entry in the block table could not be read once, in a search for victims, was never chosen
-/// again: `sync_to` waited for ever for it. Found by `terrace_sim::faults`: a demotion with one unreadable
+/// again: `sync_to` waited for ever for it. Found by `terrace_sim::drivers::faults`: a demotion with one unreadable
 /// range of PM.
 #[test]
 fn a_block_is_a_victim_again_after_its_table_entry_failed_once() -> FsResult<()> {

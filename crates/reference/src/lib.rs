@@ -20,6 +20,7 @@ mod file;
 mod names;
 mod node;
 mod op;
+mod questions;
 mod stamp;
 mod unwritten;
 mod xattr;

@@ -56,7 +56,7 @@ mod tests {
     fn an_endless_loop_is_found() {
         only_count();
         let spin = || (0..u64::MAX).for_each(|_| interleave::point("device:stalled"));
-        let found = crate::caught(spin);
+        let found = crate::findings::caught(spin);
         interleave::set_hook(None);
         assert!(found.is_err_and(|text| text.contains("does not end")));
         begin();

@@ -14,8 +14,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use terrace_runtime::planted::{MISTAKES, Mistake};
 use terrace_runtime::sync::Mutex;
 use terrace_runtime::{Clock, SystemClock, thread};
-use terrace_sim::config::{CONFIGS, Config, Counts};
-use terrace_sim::run::{Seen, Violation, Wrong, describe, run, shrink};
+use terrace_sim::config::Config;
+use terrace_sim::counts::Counts;
+use terrace_sim::drivers::run::{Seen, Violation, Wrong, describe, run, shrink};
+use terrace_sim::kinds::CONFIGS;
 
 /// Runs the whole file system on simulated media and simulated time, with crashes everywhere.
 #[derive(Parser)]
@@ -127,7 +129,7 @@ fn work(arguments: &Arguments, progress: &Progress) {
             let rate = states / seconds.max(1);
             let message = format!(
                 "{histories} histories, {} operations, {} crashes, {states} states, {rate} states/s, seed {seed}",
-                counts.operations, counts.crashes
+                counts.work.operations, counts.crashes.all
             );
             if progress.bar.is_hidden()
                 && progress.minutes.swap(seconds / 60, Ordering::Relaxed) < seconds / 60
@@ -169,19 +171,19 @@ fn report(arguments: &Arguments, progress: &Progress) -> ExitCode {
     println!(
         "below PM: {} moves by hand ({} refused), {} KiB between lower tiers ({} KiB spilled), {} KiB down, {} KiB up, {} files taken over \
          from DRAM, {} descriptors told of a failure",
-        counts.hand_done + counts.hand_failed,
-        counts.hand_failed,
-        counts.moved_below_bytes >> 10,
-        counts.spilled_bytes >> 10,
-        counts.demoted_bytes >> 10,
-        counts.promoted_bytes >> 10,
+        counts.moved.hand_done + counts.moved.hand_failed,
+        counts.moved.hand_failed,
+        counts.moved.moved_below_bytes >> 10,
+        counts.moved.spilled_bytes >> 10,
+        counts.moved.demoted_bytes >> 10,
+        counts.moved.promoted_bytes >> 10,
         counts.taken_over,
-        counts.told
+        counts.trouble.told
     );
     println!(
         "predictors: {} KiB to lower tiers by way of DRAM, {} KiB from PM into DRAM; {} partial shadows in checked pools",
-        counts.steered_bytes >> 10,
-        counts.to_dram_bytes >> 10,
+        counts.moved.steered_bytes >> 10,
+        counts.moved.to_dram_bytes >> 10,
         counts.partial
     );
     let states = progress.states.lock().len();
@@ -194,15 +196,15 @@ fn report(arguments: &Arguments, progress: &Progress) -> ExitCode {
             (false, true) => "the planted mistake was NOT FOUND",
             (false, false) => "no violation",
         },
-        counts.operations,
-        counts.amid,
-        counts.faults,
-        counts.lowered,
-        counts.fetched,
-        counts.crashes,
-        counts.crashes_amid_operation,
-        counts.crashes_amid_background,
-        counts.crashes_amid_recovery,
+        counts.work.operations,
+        counts.work.amid,
+        counts.trouble.faults,
+        counts.moved.lowered,
+        counts.moved.fetched,
+        counts.crashes.all,
+        counts.crashes.amid_operation,
+        counts.crashes.amid_background,
+        counts.crashes.amid_recovery,
         states as f64 / seconds.max(0.001),
     );
     ExitCode::from(match (found.is_some(), arguments.mistake.is_some()) {

@@ -1,15 +1,15 @@
-//! Every kind of medium error at the accesses of every operation (see terrace_sim::faults).
+//! Every kind of medium error at the accesses of every operation (see terrace_sim::drivers::faults).
 //!
 //! `TERRACE_ACT=name cargo test -p terrace-sim --test faults` takes the acts whose names contain `name`.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, clippy::disallowed_methods)]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use terrace_runtime::sync::Mutex;
-use terrace_sim::acts::Act;
-use terrace_sim::faults::{
-    KINDS, Kind, Tried, acts, acts_upon_waiting, explore, explore_mount, explore_waiting,
-};
-use terrace_sim::run::Wrong;
+use terrace_sim::drivers::acts::Act;
+use terrace_sim::drivers::faults::acts::{acts, acts_upon_waiting};
+use terrace_sim::drivers::faults::kinds::{KINDS, Kind, Tried};
+use terrace_sim::drivers::faults::{explore, explore_mount, explore_waiting};
+use terrace_sim::drivers::run::Wrong;
 
 /// The work that meets the error: an act, or the mount (`None`).
 type Case<'a> = (Option<&'a Act>, Kind);

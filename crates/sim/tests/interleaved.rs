@@ -14,7 +14,7 @@ use terrace_media::BlockMedium;
 use terrace_media::block::{Operation, Times};
 use terrace_placement::Home;
 use terrace_runtime::interleave;
-use terrace_sim::scenes::SCENES;
+use terrace_sim::drivers::scenes::SCENES;
 
 /// A pool whose writes go to DRAM, with an empty file.
 fn buffered() -> (World, Arc<Engine>, Ino) {

@@ -5,8 +5,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use terrace_runtime::planted::MISTAKES;
 use terrace_runtime::sync::Mutex;
-use terrace_sim::mistakes::{Budget, find};
-use terrace_sim::run::Wrong;
+use terrace_sim::drivers::mistakes::{Budget, find};
+use terrace_sim::drivers::run::Wrong;
 
 /// `TERRACE_MISTAKE=name` searches for this mistake alone.
 #[allow(clippy::disallowed_methods)]

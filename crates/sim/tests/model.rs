@@ -19,8 +19,10 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 use terrace_engine::PolicyKind;
-use terrace_sim::config::{BASE, CONFIGS, Config, Counts};
-use terrace_sim::run::{Seen, Wrong, run};
+use terrace_sim::config::{Config, Tree};
+use terrace_sim::counts::Counts;
+use terrace_sim::drivers::run::{Seen, Wrong, run};
+use terrace_sim::kinds::{BASE, CONFIGS};
 
 fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok().filter(|text| text != "random")?;
@@ -50,12 +52,12 @@ fn check_other(config: Config, operations: u64, other: u64) -> Counts {
             "repeat with TERRACE_SEED={seed} cargo test -p terrace-sim --test model {} -- --nocapture",
             config.name
         );
-        panic!("model {}: after {} operations", config.name, ended.counts.operations);
+        panic!("model {}: after {} operations", config.name, ended.counts.work.operations);
     }
     println!("model {}: {:?}", config.name, ended.counts);
-    if !config.fills {
+    if !config.tree.fills {
         assert!(
-            ended.counts.no_space * 100 <= ended.counts.operations,
+            ended.counts.work.no_space * 100 <= ended.counts.work.operations,
             "too many ENOSPC: {:?}",
             ended.counts
         );
@@ -64,7 +66,7 @@ fn check_other(config: Config, operations: u64, other: u64) -> Counts {
 }
 
 fn assert_meets_cold(counts: &Counts) {
-    let share = counts.met_cold * 100 / counts.file_operations.max(1);
+    let share = counts.work.met_cold * 100 / counts.work.file_operations.max(1);
     println!("  {share} % of the operations on contents met a demoted or shadowed block");
     assert!(share >= 10, "only {share} % of the operations met a cold block");
 }
@@ -72,14 +74,14 @@ fn assert_meets_cold(counts: &Counts) {
 /// Asserts that a run steers writes and moves blocks. With other parameters or another mix of operations this
 /// could cease without notice, and the run would be of no use.
 fn assert_steered(counts: &Counts) {
-    assert!(counts.steered_bytes > 1 << 20, "the predictors sent hardly anything below: {counts:?}");
-    assert!(counts.demoted_bytes > 1 << 20 && counts.promoted_bytes > 1 << 19, "{counts:?}");
+    assert!(counts.moved.steered_bytes > 1 << 20, "the predictors sent hardly anything below: {counts:?}");
+    assert!(counts.moved.demoted_bytes > 1 << 20 && counts.moved.promoted_bytes > 1 << 19, "{counts:?}");
     assert!(counts.partial > 10, "hardly any partial shadow was made: {counts:?}");
 }
 
 /// Asserts that read-dominated files went from PM into DRAM.
 fn assert_to_dram(counts: &Counts) {
-    assert!(counts.to_dram_bytes > 0, "nothing moved into DRAM for its reads: {counts:?}");
+    assert!(counts.moved.to_dram_bytes > 0, "nothing moved into DRAM for its reads: {counts:?}");
 }
 
 /// data=atomic, predictive: the default pool.
@@ -88,8 +90,8 @@ fn atomic() {
     let counts = check(BASE, 80_000);
     assert_meets_cold(&counts);
     assert_to_dram(&counts);
-    assert!(counts.partial > 10 && counts.lowered > 0, "{counts:?}");
-    assert!(counts.in_place_bytes > 0 && counts.clean_evicted_bytes > 0, "{counts:?}");
+    assert!(counts.partial > 10 && counts.moved.lowered > 0, "{counts:?}");
+    assert!(counts.moved.in_place_bytes > 0 && counts.moved.clean_evicted_bytes > 0, "{counts:?}");
 }
 
 /// Overwrites are in place; every cold block is promoted on its first read.
@@ -109,17 +111,26 @@ fn fixed() {
 /// PM alone.
 #[test]
 fn no_tier() {
-    let config = Config { name: "no_tier", device_blocks: 0, most_blocks: 180, files: 30, names: 20, ..BASE };
+    let config = Config {
+        name: "no_tier",
+        device_blocks: 0,
+        tree: Tree { most_blocks: 180, files: 30, names: 20, ..BASE.tree },
+        ..BASE
+    };
     check(config, 80_000);
 }
 
 /// A pool that is full most of the time: then ENOSPC is right, and must leave the file as it was.
 #[test]
 fn full() {
-    let config =
-        Config { name: "full", device_blocks: 384, most_blocks: 860, files: 60, fills: true, ..BASE };
+    let config = Config {
+        name: "full",
+        device_blocks: 384,
+        tree: Tree { most_blocks: 860, files: 60, fills: true, ..BASE.tree },
+        ..BASE
+    };
     let counts = check(config, 40_000);
-    assert!(counts.no_space > 0, "the pool was never full: {counts:?}");
+    assert!(counts.work.no_space > 0, "the pool was never full: {counts:?}");
 }
 
 /// The kind of run with this name.
@@ -133,14 +144,14 @@ fn other_policies() {
     assert_meets_cold(&check(kind("power-anticache"), 8_000));
     check(kind("power-static"), 8_000);
     let counts = check(kind("faults-anticache-dram"), 5_000);
-    assert!(counts.errors > 0, "{counts:?}");
+    assert!(counts.work.errors > 0, "{counts:?}");
 }
 
 /// Power fails in the middle of operations and of background work.
 #[test]
 fn power() {
     let counts = check(kind("power"), 15_000);
-    assert!(counts.crashes_amid_operation > 50, "{counts:?}");
+    assert!(counts.crashes.amid_operation > 50, "{counts:?}");
     check(kind("power-ordered"), 10_000);
     check(kind("power-full"), 10_000);
     check(kind("power-small"), 15_000);
@@ -151,10 +162,10 @@ fn power() {
 #[test]
 fn data_checksums() {
     let counts = check(kind("power-checksums"), 10_000);
-    assert!(counts.crashes_amid_operation > 30 && counts.data_checksums > 10_000, "{counts:?}");
+    assert!(counts.crashes.amid_operation > 30 && counts.data_checksums > 10_000, "{counts:?}");
     check(kind("power-dram-checksums"), 5_000);
     let counts = check(kind("flips-checksums"), 3_000);
-    assert!(counts.flips > 70 && counts.flips_told > 10, "{counts:?}");
+    assert!(counts.trouble.flips > 70 && counts.trouble.flips_told > 10, "{counts:?}");
 }
 
 /// The same on PM where only `persist` makes durable: a crash may lose a suffix of the returned operations.
@@ -167,7 +178,7 @@ fn persist() {
 #[test]
 fn faults() {
     let counts = check(kind("faults"), 20_000);
-    assert!(counts.errors > 0, "{counts:?}");
+    assert!(counts.work.errors > 0, "{counts:?}");
     check(kind("faults-power"), 10_000);
 }
 
@@ -176,7 +187,7 @@ fn faults() {
 #[test]
 fn pm_faults() {
     let counts = check(kind("faults-pm"), 40_000);
-    assert!(counts.errors > 250 && counts.crashes > 100, "{counts:?}");
+    assert!(counts.work.errors > 250 && counts.crashes.all > 100, "{counts:?}");
 }
 
 /// Damage between mounts and after a loss of power gives no wrong answer: the mount is refused, or each
@@ -184,7 +195,7 @@ fn pm_faults() {
 #[test]
 fn flips() {
     let counts = check(kind("flips"), 4_000);
-    assert!(counts.flips > 100 && counts.flips_told > 20, "{counts:?}");
+    assert!(counts.trouble.flips > 100 && counts.trouble.flips_told > 20, "{counts:?}");
 }
 
 /// Writes wait in DRAM; power fails anywhere.
@@ -192,7 +203,7 @@ fn flips() {
 fn dram() {
     check(kind("dram"), 10_000);
     let counts = check(kind("power-dram"), 8_000);
-    assert!(counts.crashes_amid_operation > 20 && counts.taken_over > 100, "{counts:?}");
+    assert!(counts.crashes.amid_operation > 20 && counts.taken_over > 100, "{counts:?}");
     check(kind("power-dram-small"), 8_000);
     check(kind("power-dram-ordered"), 5_000);
 }
@@ -208,7 +219,7 @@ fn dram_full() {
 #[test]
 fn dram_faults() {
     let counts = check(kind("faults-dram"), 10_000);
-    assert!(counts.errors > 0, "{counts:?}");
+    assert!(counts.work.errors > 0, "{counts:?}");
 }
 
 /// The predictors decide which writes wait in DRAM.
@@ -217,39 +228,39 @@ fn predictive() {
     let counts = check(kind("power-predictive"), 6_000);
     assert_steered(&counts);
     assert_to_dram(&counts);
-    assert!(counts.crashes_amid_operation > 20 && counts.taken_over > 100, "{counts:?}");
+    assert!(counts.crashes.amid_operation > 20 && counts.taken_over > 100, "{counts:?}");
     let counts = check(kind("power-predictive-room"), 5_000);
-    assert!(counts.steered_bytes > 0 && counts.demoted_bytes > 1 << 20, "{counts:?}");
-    assert!(counts.crashes_amid_operation > 20, "{counts:?}");
+    assert!(counts.moved.steered_bytes > 0 && counts.moved.demoted_bytes > 1 << 20, "{counts:?}");
+    assert!(counts.crashes.amid_operation > 20, "{counts:?}");
     let counts = check(kind("faults-predictive"), 5_000);
     assert_steered(&counts);
-    assert!(counts.errors > 0, "{counts:?}");
+    assert!(counts.work.errors > 0, "{counts:?}");
     let counts = check(kind("faults-write-only"), 5_000);
     assert_steered(&counts);
-    assert!(counts.errors > 0 && counts.to_dram_bytes == 0, "{counts:?}");
+    assert!(counts.work.errors > 0 && counts.moved.to_dram_bytes == 0, "{counts:?}");
 }
 
 /// Several write-backs of a page under way at the same time; descriptors that must be told of failures.
 #[test]
 fn few_files() {
     let counts = check(kind("power-rewrites"), 8_000);
-    assert!(counts.crashes_amid_operation > 50, "{counts:?}");
+    assert!(counts.crashes.amid_operation > 50, "{counts:?}");
     let counts = check(kind("faults-descriptors"), 8_000);
-    assert!(counts.told > 100, "{counts:?}");
+    assert!(counts.trouble.told > 100, "{counts:?}");
 }
 
 /// Metadata pages are demoted and fetched; power fails anywhere, devices fail.
 #[test]
 fn metadata() {
     let counts = check(kind("power-metadata"), 5_000);
-    assert!(counts.lowered > 500 && counts.fetched > 500, "{counts:?}");
+    assert!(counts.moved.lowered > 500 && counts.moved.fetched > 500, "{counts:?}");
     check(kind("power-metadata-dram"), 3_000);
     let counts = check(kind("power-metadata-predictive"), 3_000);
     assert_steered(&counts);
-    assert!(counts.lowered > 100 && counts.fetched > 100, "{counts:?}");
+    assert!(counts.moved.lowered > 100 && counts.moved.fetched > 100, "{counts:?}");
     check(kind("full-metadata"), 3_000);
     let counts = check(kind("faults-power-metadata"), 3_000);
-    assert!(counts.faults > 0, "{counts:?}");
+    assert!(counts.trouble.faults > 0, "{counts:?}");
     check(kind("faults-metadata"), 3_000);
 }
 
@@ -263,21 +274,21 @@ fn collisions() {
 #[test]
 fn brim() {
     let counts = check(kind("brim"), 20_000);
-    assert!(counts.no_space > 0, "the pool was never full: {counts:?}");
+    assert!(counts.work.no_space > 0, "the pool was never full: {counts:?}");
 }
 
 /// Two tiers of two devices each, with requested movements and tier pins.
 #[test]
 fn tiers() {
     let counts = check(kind("tiers"), 10_000);
-    assert!(counts.hand_done > 20 && counts.moved_below_bytes > 1 << 20, "{counts:?}");
+    assert!(counts.moved.hand_done > 20 && counts.moved.moved_below_bytes > 1 << 20, "{counts:?}");
     check(kind("power-tiers-dram"), 5_000);
     let counts = check(kind("tiers-predictive"), 5_000);
     assert_steered(&counts);
-    assert!(counts.moved_below_bytes > 0, "{counts:?}");
+    assert!(counts.moved.moved_below_bytes > 0, "{counts:?}");
     check(kind("full-tiers"), 3_000);
     let counts = check(kind("faults-tiers-dram"), 5_000);
-    assert!(counts.faults > 0, "{counts:?}");
+    assert!(counts.trouble.faults > 0, "{counts:?}");
 }
 
 /// A nearly full lower tier spills: power fails anywhere, devices fail, and users request movements and tier
@@ -287,13 +298,13 @@ fn spilling_tiers_keep_every_file() {
     // The spilled bytes differ much from history to history, so two are added up; only mounts that ended in
     // order count.
     let (counts, more) = (check(kind("power-spill"), 12_000), check_other(kind("power-spill"), 12_000, 1));
-    let spilled = counts.spilled_bytes + more.spilled_bytes;
-    assert!(spilled > 512 << 10 && counts.crashes_amid_operation > 20, "{counts:?} {more:?}");
-    assert!(counts.hand_done > 10, "{counts:?}");
+    let spilled = counts.moved.spilled_bytes + more.moved.spilled_bytes;
+    assert!(spilled > 512 << 10 && counts.crashes.amid_operation > 20, "{counts:?} {more:?}");
+    assert!(counts.moved.hand_done > 10, "{counts:?}");
     let (counts, more) =
         (check(kind("faults-spill-dram"), 12_000), check_other(kind("faults-spill-dram"), 12_000, 1));
-    assert!(counts.spilled_bytes + more.spilled_bytes > 256 << 10, "{counts:?} {more:?}");
-    assert!(counts.faults > 0, "{counts:?}");
+    assert!(counts.moved.spilled_bytes + more.moved.spilled_bytes > 256 << 10, "{counts:?} {more:?}");
+    assert!(counts.trouble.faults > 0, "{counts:?}");
 }
 
 /// Histories that once showed a violation, which no test without the simulator's interleavings shows.

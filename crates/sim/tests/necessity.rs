@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use terrace_media::ordering::{Change, OrderingKind, OrderingPoint};
 use terrace_runtime::sync::Mutex;
-use terrace_sim::necessity::{History, changes, index, need, on_two_threads, points};
+use terrace_sim::drivers::necessity::{History, changes, index, need, on_two_threads, points};
 
 /// The crates of the engine.
 const ENGINE: [&str; 9] = ["store", "fs", "migration", "engine", "wal", "catalog", "map", "blocks", "cache"];

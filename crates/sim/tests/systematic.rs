@@ -4,10 +4,10 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use terrace_runtime::sync::Mutex;
-use terrace_sim::acts::{Case, DRAM, SMALL, TIERS, by_hand, cases, waiting};
 use terrace_sim::config::Config;
-use terrace_sim::run::Wrong;
-use terrace_sim::systematic::{Effort, explore};
+use terrace_sim::drivers::acts::{Case, DRAM, SMALL, TIERS, by_hand, cases, waiting};
+use terrace_sim::drivers::run::Wrong;
+use terrace_sim::drivers::systematic::{Effort, explore};
 
 /// Explores cases on two threads.
 fn run(config: Config, cases: &[Case], effort: Effort) -> u64 {
@@ -98,7 +98,7 @@ fn a_case_by_name() {
 fn mkfs() {
     for persist_only in [false, true] {
         let effort = Effort { lines: 8, samples: 60, stride: 1, quiet: true, ..Effort::NONE };
-        let explored = terrace_sim::fresh::explore(effort, persist_only, Wrong::default());
+        let explored = terrace_sim::drivers::fresh::explore(effort, persist_only, Wrong::default());
         println!("mkfs: {} events, {} states", explored.events, explored.states);
         assert!(explored.violation.is_none(), "{}", explored.violation.unwrap_or_default());
     }

@@ -5,7 +5,8 @@
 //! judges.
 
 use crate::content::{Numbers, bytes, difference};
-use crate::{Failure, Outcome, system};
+use crate::outcome::{Failure, Outcome};
+use crate::system;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;

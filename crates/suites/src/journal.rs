@@ -3,7 +3,7 @@
 //! that was under way at a kill the verification adds `K number` (kept) or `U number` (undone). Each line is
 //! one write(2), so a killed writer leaves whole lines, or a cut line at the end.
 
-use crate::Outcome;
+use crate::outcome::Outcome;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::Path;

@@ -5,6 +5,7 @@ mod content;
 mod fair;
 mod journal;
 mod model;
+mod outcome;
 mod programs;
 mod set_id;
 mod space;
@@ -14,12 +15,10 @@ mod system;
 mod verify;
 mod writer;
 
+use crate::outcome::{Outcome, number};
+use crate::programs::processes;
 use std::path::Path;
 use std::process::ExitCode;
-
-/// A failure, as a sentence.
-pub(crate) type Failure = String;
-pub(crate) type Outcome<T> = Result<T, Failure>;
 
 const USAGE: &str = "usage:
   terrace-suites writer DIR JOURNAL SEED     write and fsync until the mount fails, keeping JOURNAL
@@ -42,10 +41,6 @@ const USAGE: &str = "usage:
   terrace-suites stress DIR MODEL SECONDS SEED   16 threads change and verify files, whose end is kept in MODEL
   terrace-suites stress-check DIR MODEL      compare DIR with MODEL";
 
-fn number(text: &str) -> Outcome<u64> {
-    text.parse().map_err(|_| format!("'{text}' is not a number"))
-}
-
 fn run(arguments: &[String]) -> Outcome<()> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
@@ -57,8 +52,8 @@ fn run(arguments: &[String]) -> Outcome<()> {
         ["set-id-writer", file] => set_id::write_between(Path::new(file)),
         ["set-id-runner", file] => set_id::run_until_longer(Path::new(file)),
         ["effective-user"] => set_id::say_effective_user(),
-        ["append", file, count, letter] => programs::append(Path::new(file), number(count)?, letter),
-        ["hold", file, kind] => programs::hold(Path::new(file), kind),
+        ["append", file, count, letter] => processes::append(Path::new(file), number(count)?, letter),
+        ["hold", file, kind] => processes::hold(Path::new(file), kind),
         ["stall-fill", dir] => stall::fill(Path::new(dir)),
         ["stall-run", dir, seconds, readers] => {
             stall::run(Path::new(dir), number(seconds)?, number(readers)?)

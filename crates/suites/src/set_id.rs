@@ -1,7 +1,7 @@
 //! An unprivileged user may write a set-id program, and tries to run the written bytes with the rights of the
 //! program's owner.
 
-use crate::Outcome;
+use crate::outcome::Outcome;
 use crate::system;
 use std::fs::{self, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};

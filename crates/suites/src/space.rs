@@ -3,9 +3,8 @@
 //! shown by statfs), and overwrites as databases do them. ext4 passes all checks.
 
 use crate::content::{Numbers, bytes, difference};
-use crate::programs::eventually;
+use crate::outcome::{Failure, Outcome, eventually};
 use crate::system::{self, Mapping};
-use crate::{Failure, Outcome};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};

@@ -2,7 +2,8 @@
 //! writes and syncs of files in PM go on. The calling script stalls the device and says when.
 
 use crate::content::{Numbers, bytes, difference};
-use crate::{Failure, Outcome, system};
+use crate::outcome::{Failure, Outcome};
+use crate::system;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, Write};
 use std::os::unix::fs::FileExt;

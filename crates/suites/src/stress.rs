@@ -3,8 +3,8 @@
 //! with its memory; the final state is written to a model file and compared again after another mount.
 
 use crate::content::{Numbers, bytes, difference};
+use crate::outcome::{Failure, Outcome, number};
 use crate::system::Mapping;
-use crate::{Failure, Outcome};
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -310,8 +310,8 @@ pub(crate) fn check(dir: &Path, model: &Path) -> Outcome<()> {
     for line in text.lines() {
         let mut words = line.split_whitespace();
         let (Some(name), Some(id)) = (words.next(), words.next()) else { continue };
-        let versions = words.map(crate::number).collect::<Outcome<Vec<u64>>>()?;
-        let known = Known { id: crate::number(id)?, versions };
+        let versions = words.map(number).collect::<Outcome<Vec<u64>>>()?;
+        let known = Known { id: number(id)?, versions };
         let path = dir.join(name);
         let file = context("open", &path, File::open(&path))?;
         verify(&shared, &file, &known, 0, MAX_BLOCKS * 2).map_err(|why| format!("{name}: {why}"))?;

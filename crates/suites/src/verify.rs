@@ -4,8 +4,8 @@
 use crate::content::{bytes, difference};
 use crate::journal::{self, Journal, Step};
 use crate::model::{FILES, Model, named_length};
+use crate::outcome::{Failure, Outcome};
 use crate::writer::{file_path, name_path, records_path};
-use crate::{Failure, Outcome};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;

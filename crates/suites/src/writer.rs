@@ -4,7 +4,8 @@
 use crate::content::{Numbers, bytes};
 use crate::journal::{Journal, Operation, Step};
 use crate::model::{FILES, Model, NAMES, named_length};
-use crate::{Outcome, journal, system};
+use crate::outcome::Outcome;
+use crate::{journal, system};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};

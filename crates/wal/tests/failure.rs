@@ -40,7 +40,7 @@ fn no_checkpoint_passes_a_half_applied_record() {
 }
 
 /// Broke: after a commit failed amid its in-place stores, its new words were read beside old words: after
-/// such a failure of a truncation, reads gave zeros below the old size. Found by `terrace_sim::faults`,
+/// such a failure of a truncation, reads gave zeros below the old size. Found by `terrace_sim::drivers::faults`,
 /// "truncate down" and five others.
 #[test]
 fn a_half_applied_record_is_not_read() {

@@ -225,12 +225,12 @@ pub struct Scale {
 }
 
 /// The smallest PM that holds logs, tables and catalog of these data sets.
-const LEAST_PM: u64 = 32 << 20;
+const LEAST_PM_BYTES: u64 = 32 << 20;
 
 impl Scale {
     /// PM for a share of the data set, whole MiB.
     pub fn pm(&self, share: f64) -> u64 {
-        ((self.dataset_bytes as f64 * share) as u64).max(LEAST_PM).next_multiple_of(1 << 20)
+        ((self.dataset_bytes as f64 * share) as u64).max(LEAST_PM_BYTES).next_multiple_of(1 << 20)
     }
 
     /// A file system with PM for a share of the data set.

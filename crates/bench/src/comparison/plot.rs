@@ -7,12 +7,12 @@ use crate::stats::short;
 use plotters::prelude::*;
 use std::path::Path;
 
-const WIDTH: u32 = 900;
-const HEIGHT: u32 = 560;
+const WIDTH_PIXELS: u32 = 900;
+const HEIGHT_PIXELS: u32 = 560;
 
 /// Draws the figures of a run as SVG. Without figures there is a title only.
 pub fn draw(result: &Result, path: &Path) -> Outcome<()> {
-    let area = SVGBackend::new(path, (WIDTH, HEIGHT)).into_drawing_area();
+    let area = SVGBackend::new(path, (WIDTH_PIXELS, HEIGHT_PIXELS)).into_drawing_area();
     area.fill(&WHITE)?;
     // Places in the order of the plan, evenly spaced: most places are classes and powers of two, not amounts.
     let mut places: Vec<(f64, &str)> = Vec::new();

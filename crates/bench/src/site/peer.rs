@@ -64,9 +64,9 @@ impl Drop for Mounted {
 }
 
 /// Smallest block device for the peers: mkfs.xfs refuses less than 300 MiB.
-const LEAST_DEVICE: u64 = 512 << 20;
+const LEAST_DEVICE_BYTES: u64 = 512 << 20;
 /// Smallest journal or log outside.
-const LEAST_JOURNAL: u64 = 64 << 20;
+const LEAST_JOURNAL_BYTES: u64 = 64 << 20;
 
 impl Site {
     /// Makes and mounts a subject. A failure takes everything down again.
@@ -106,7 +106,7 @@ impl Site {
 
     /// A loop device over the device of the site.
     fn slow_loop(&self, mounted: &mut Mounted, subject: &Subject) -> Outcome<String> {
-        let device = self.device(&subject.file_name(), subject.device_bytes.max(LEAST_DEVICE))?;
+        let device = self.device(&subject.file_name(), subject.device_bytes.max(LEAST_DEVICE_BYTES))?;
         let (name, held) = self.loop_over(&device.path, true)?;
         mounted.held.push(held);
         mounted._device = Some(device);
@@ -121,8 +121,8 @@ impl Site {
     }
 
     fn on_a_loop(&self, mounted: &mut Mounted, subject: &Subject, root: &Path) -> Outcome<()> {
-        let journal_bytes = subject.pm_bytes.max(LEAST_JOURNAL);
-        let whole_bytes = subject.device_bytes.max(LEAST_DEVICE);
+        let journal_bytes = subject.pm_bytes.max(LEAST_JOURNAL_BYTES);
+        let whole_bytes = subject.device_bytes.max(LEAST_DEVICE_BYTES);
         let (kind, device, options) = match subject.peer {
             Peer::Ext4Dj => {
                 let journal = self.fast_loop(mounted, subject, journal_bytes)?;
@@ -169,7 +169,7 @@ impl Site {
     fn mergerfs(&self, mounted: &mut Mounted, subject: &Subject, root: &Path) -> Outcome<()> {
         let fast = self.scratch.mount_point(&format!("{}-fast", subject.file_name()))?;
         let slow = self.scratch.mount_point(&format!("{}-slow", subject.file_name()))?;
-        let upper = self.fast_loop(mounted, subject, subject.pm_bytes.max(LEAST_JOURNAL))?;
+        let upper = self.fast_loop(mounted, subject, subject.pm_bytes.max(LEAST_JOURNAL_BYTES))?;
         let lower = self.slow_loop(mounted, subject)?;
         for (device, place) in [(upper, &fast), (lower, &slow)] {
             run("mkfs.ext4", ["-q", "-F", "-b", "4096", LAZY[0], LAZY[1], &device])?;

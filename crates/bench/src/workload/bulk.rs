@@ -5,7 +5,7 @@ use super::target::FileTarget;
 use super::worker::{Tally, Worker};
 use std::io;
 
-const PIECE: usize = 1 << 20;
+const PIECE_BYTES: usize = 1 << 20;
 /// Files of a thread; a copy overwrites or makes a file.
 const FILES: u64 = 4;
 
@@ -18,13 +18,13 @@ pub fn run(
     tally: &mut Tally,
 ) -> io::Result<()> {
     let mut picks = Picks::new(seed);
-    let piece = vec![0x11; PIECE];
+    let piece = vec![0x11; PIECE_BYTES];
     let mut turn = |tally: &mut Tally| -> io::Result<()> {
         let mut file = target.open(&format!("bulk/{}-{}", worker.index, picks.below(FILES)), true)?;
         file.set_size(0)?;
         let mut at = 0;
         while at < file_bytes {
-            let bytes = (file_bytes - at).min(PIECE as u64);
+            let bytes = (file_bytes - at).min(PIECE_BYTES as u64);
             file.write_at(&piece[..bytes as usize], at, false)?;
             at += bytes;
         }

@@ -4,27 +4,27 @@ use super::target::FileTarget;
 use super::worker::{Tally, Worker};
 use std::io;
 
-const COMMIT: usize = 4096;
+const COMMIT_BYTES: usize = 4096;
 /// A log of commits is truncated at this size.
 const LOG_BYTES: u64 = 4 << 20;
 /// Largest file of the cold data.
 const FILE_BYTES: u64 = 64 << 20;
 /// Requests of scans and of whole files.
-const PIECE: usize = 1 << 20;
+const PIECE_BYTES: usize = 1 << 20;
 /// Small writes of a run. Each write goes to a block or file that no earlier run has touched.
 pub const TURNS: u64 = 100;
 /// Runs for which there are untouched blocks or files.
 const RUNS: u64 = 12;
 /// "512-byte synchronous append and overwrite".
-const SMALL: usize = 512;
-const BLOCK: u64 = 4096;
+const SMALL_WRITE_BYTES: usize = 512;
+const BLOCK_BYTES: u64 = 4096;
 
 fn fill(target: &dyn FileTarget, path: &str, bytes: u64) -> io::Result<()> {
-    let piece = vec![0x3c; PIECE];
+    let piece = vec![0x3c; PIECE_BYTES];
     let mut file = target.open(path, true)?;
     let mut at = file.size()?;
     while at < bytes {
-        let length = (bytes - at).min(PIECE as u64);
+        let length = (bytes - at).min(PIECE_BYTES as u64);
         file.write_at(&piece[..length as usize], at, false)?;
         at += length;
     }
@@ -56,20 +56,20 @@ pub(crate) fn commits(
     let path = format!("commits/{}", worker.index);
     let mut file = target.open(&path, true)?;
     file.set_size(0)?;
-    let block = vec![0x7a; COMMIT];
+    let block = vec![0x7a; COMMIT_BYTES];
     let mut at = 0;
     while tally.turn(|tally| {
         file.write_at(&block, at, false)?;
         file.sync()?;
-        tally.wrote(COMMIT as u64);
-        at = (at + COMMIT as u64) % LOG_BYTES;
+        tally.wrote(COMMIT_BYTES as u64);
+        at = (at + COMMIT_BYTES as u64) % LOG_BYTES;
         Ok(())
     })? {}
     Ok(())
 }
 
 fn read_again_and_again(cold_bytes: u64, target: &dyn FileTarget, tally: &mut Tally) -> io::Result<()> {
-    let mut buffer = vec![0; PIECE];
+    let mut buffer = vec![0; PIECE_BYTES];
     // A load bounded by operations must end, so it scans once.
     let mut passes_left = if tally.is_bounded() { 1 } else { u64::MAX };
     while passes_left > 0 && cold_bytes > 0 {
@@ -84,7 +84,7 @@ fn read_again_and_again(cold_bytes: u64, target: &dyn FileTarget, tally: &mut Ta
                 let bytes = file.read_at(&mut buffer, at)? as u64;
                 tally.scanned(bytes);
                 at += bytes;
-                if bytes < PIECE as u64 {
+                if bytes < PIECE_BYTES as u64 {
                     break;
                 }
             }
@@ -102,12 +102,12 @@ pub(crate) fn populate_small(target: &dyn FileTarget, append: bool, cold: bool) 
     target.make_directory("small")?;
     let name = name(cold);
     if !append {
-        return fill(target, name, RUNS * TURNS * BLOCK);
+        return fill(target, name, RUNS * TURNS * BLOCK_BYTES);
     }
     for file in 0..RUNS * TURNS {
         let mut tail = target.open(&format!("{name}-{file}"), true)?;
         if tail.size()? == 0 {
-            tail.write_at(&[0x3c; BLOCK as usize + SMALL], 0, false)?;
+            tail.write_at(&[0x3c; BLOCK_BYTES as usize + SMALL_WRITE_BYTES], 0, false)?;
         }
     }
     Ok(())
@@ -127,7 +127,7 @@ pub(crate) fn small(
     for turn in 0..TURNS {
         let place = ((run % RUNS) * TURNS + turn) % (RUNS * TURNS);
         // Consecutive turns are far apart; 1021 is prime to the number of blocks, so each block is visited.
-        let mut offset = place * 1021 % (RUNS * TURNS) * BLOCK + SMALL as u64;
+        let mut offset = place * 1021 % (RUNS * TURNS) * BLOCK_BYTES + SMALL_WRITE_BYTES as u64;
         if append {
             let mut tail = target.open(&format!("{name}-{place}"), false)?;
             offset = tail.size()?;
@@ -135,8 +135,8 @@ pub(crate) fn small(
         }
         let Some(file) = file.as_mut() else { break };
         let more = tally.turn(|tally| {
-            file.write_at(&[0xd7; SMALL], offset, true)?;
-            tally.wrote(SMALL as u64);
+            file.write_at(&[0xd7; SMALL_WRITE_BYTES], offset, true)?;
+            tally.wrote(SMALL_WRITE_BYTES as u64);
             Ok(())
         })?;
         if !more {
@@ -162,12 +162,12 @@ pub(crate) fn whole(
     tally: &mut Tally,
 ) -> io::Result<()> {
     let mut file = if write { target.open("whole/0", false)? } else { target.open_to_read("whole/0")? };
-    let mut buffer = vec![0x91; PIECE];
-    let step = PIECE as u64 * worker.of;
-    let mut at = PIECE as u64 * worker.index;
+    let mut buffer = vec![0x91; PIECE_BYTES];
+    let step = PIECE_BYTES as u64 * worker.of;
+    let mut at = PIECE_BYTES as u64 * worker.index;
     while at < bytes
         && tally.turn(|tally| {
-            let wanted = (bytes - at).min(PIECE as u64);
+            let wanted = (bytes - at).min(PIECE_BYTES as u64);
             let piece = &mut buffer[..wanted as usize];
             at += step;
             if write {

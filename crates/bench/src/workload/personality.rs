@@ -71,7 +71,7 @@ pub(crate) struct Files {
     pub sync_every_write: bool,
 }
 
-const APPEND: usize = 16 << 10;
+const APPEND_BYTES: usize = 16 << 10;
 /// A log is truncated at this size.
 const LOG_BYTES: u64 = 4 << 20;
 /// Every `ABSENT`-th name has no file at first ("prealloc=80").
@@ -233,7 +233,7 @@ pub(crate) fn run(
         present: Names::new(present, set.order),
         absent: Names::new(absent, set.order),
         buffer: vec![0; which.read_bytes()],
-        append: vec![0x5c; APPEND],
+        append: vec![0x5c; APPEND_BYTES],
         log: None,
     };
     while tally.turn(|tally| flow.turn(tally))? {}
@@ -314,7 +314,7 @@ impl Flow<'_> {
         tally: &mut Tally,
     ) -> io::Result<()> {
         for _ in 0..count {
-            let bytes = 1 + self.picks.below(APPEND as u64);
+            let bytes = 1 + self.picks.below(APPEND_BYTES as u64);
             file.write_at(&self.append[..bytes as usize], end, false)?;
             tally.wrote(bytes);
             end += bytes;
@@ -358,8 +358,8 @@ impl Flow<'_> {
             end = 0;
         }
         file.write_at(&self.append, end, false)?;
-        tally.wrote(APPEND as u64);
-        self.log = Some((file, end + APPEND as u64));
+        tally.wrote(APPEND_BYTES as u64);
+        self.log = Some((file, end + APPEND_BYTES as u64));
         Ok(())
     }
 

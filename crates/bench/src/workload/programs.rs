@@ -5,16 +5,16 @@ use super::numbers::{Picks, Zipf};
 use super::target::{FileTarget, OpenedFile};
 use std::io;
 
-const PAGE: u64 = 4096;
-const PIECE: u64 = 1 << 20;
+const PAGE_BYTES: u64 = 4096;
+const PIECE_BYTES: u64 = 1 << 20;
 /// The θ of fio's locality 80/20 in [TPFS table 3].
 const THETA: f64 = 0.88;
 
 fn write_by_pieces(file: &mut dyn OpenedFile, bytes: u64) -> io::Result<()> {
-    let piece = vec![0x4c; PIECE as usize];
+    let piece = vec![0x4c; PIECE_BYTES as usize];
     let mut at = 0;
     while at < bytes {
-        let length = PIECE.min(bytes - at);
+        let length = PIECE_BYTES.min(bytes - at);
         file.write_at(&piece[..length as usize], at, false)?;
         at += length;
     }
@@ -41,19 +41,19 @@ impl Sqlite {
     /// Runs `transactions` transactions, each with eight selected and four changed pages.
     pub fn run(&self, target: &dyn FileTarget, transactions: u64, seed: u64) -> io::Result<()> {
         let picks = &mut Picks::new(seed);
-        let pages = Zipf::new(self.file_bytes / PAGE, THETA)?;
+        let pages = Zipf::new(self.file_bytes / PAGE_BYTES, THETA)?;
         let mut file = target.open("sqlite/db", false)?;
-        let mut page = vec![0; PAGE as usize];
+        let mut page = vec![0; PAGE_BYTES as usize];
         for _ in 0..transactions {
             for _ in 0..8 {
-                file.read_at(&mut page, pages.block(picks) * PAGE)?;
+                file.read_at(&mut page, pages.block(picks) * PAGE_BYTES)?;
             }
-            let changed: Vec<u64> = (0..4).map(|_| pages.block(picks) * PAGE).collect();
+            let changed: Vec<u64> = (0..4).map(|_| pages.block(picks) * PAGE_BYTES).collect();
             let mut journal = target.open("sqlite/db-journal", true)?;
             journal.write_at(&page[..512], 0, false)?;
             for (number, at) in (0..).zip(&changed) {
                 file.read_at(&mut page, *at)?;
-                journal.write_at(&page, 512 + number * (PAGE + 8), false)?;
+                journal.write_at(&page, 512 + number * (PAGE_BYTES + 8), false)?;
             }
             journal.sync()?;
             for at in &changed {
@@ -81,7 +81,7 @@ pub struct RocksDb {
 /// Tables of the first level that are merged.
 const MERGED: u64 = 4;
 /// Bytes of a group of writes in the log.
-const GROUP: u64 = 16 << 10;
+const GROUP_BYTES: u64 = 16 << 10;
 
 impl RocksDb {
     fn make_table(&self, target: &dyn FileTarget, number: u64) -> io::Result<()> {
@@ -101,18 +101,19 @@ impl RocksDb {
         let picks = &mut Picks::new(seed);
         let mut second: Vec<u64> = (0..self.tables).collect();
         let (mut first, mut next) = (Vec::new(), self.tables);
-        let blocks = Zipf::new(self.tables * self.table_bytes / PAGE, THETA)?;
-        let (mut page, group) = (vec![0; PAGE as usize], vec![0x3e; GROUP as usize]);
+        let blocks = Zipf::new(self.tables * self.table_bytes / PAGE_BYTES, THETA)?;
+        let (mut page, group) = (vec![0; PAGE_BYTES as usize], vec![0x3e; GROUP_BYTES as usize]);
         for memtable in 0..memtables {
             let log = format!("rocksdb/{next:06}.log");
             let mut file = target.open(&log, true)?;
-            let groups = self.table_bytes / GROUP;
+            let groups = self.table_bytes / GROUP_BYTES;
             for number in 0..groups {
-                file.write_at(&group, number * GROUP, false)?;
+                file.write_at(&group, number * GROUP_BYTES, false)?;
                 file.sync()?;
                 for _ in 0..reads / groups {
                     let block = blocks.block(picks);
-                    let (table, at) = (block * PAGE / self.table_bytes, block * PAGE % self.table_bytes);
+                    let (table, at) =
+                        (block * PAGE_BYTES / self.table_bytes, block * PAGE_BYTES % self.table_bytes);
                     let table = format!("rocksdb/{:06}.sst", second[table as usize]);
                     target.open(&table, false)?.read_at(&mut page, at)?;
                 }
@@ -139,12 +140,12 @@ impl RocksDb {
     /// Reads the older and the newer tables, and writes as many new tables as there were older tables; gives
     /// the next free number.
     fn merge(&self, target: &dyn FileTarget, newer: &[u64], older: &[u64], mut next: u64) -> io::Result<u64> {
-        let mut piece = vec![0; PIECE as usize];
+        let mut piece = vec![0; PIECE_BYTES as usize];
         for (one, other) in newer.iter().zip(older) {
             let open = |number: &u64| target.open(&format!("rocksdb/{number:06}.sst"), false);
             let mut inputs = [open(one)?, open(other)?];
             let mut output = target.open(&format!("rocksdb/{next:06}.sst"), true)?;
-            for at in (0..self.table_bytes).step_by(PIECE as usize) {
+            for at in (0..self.table_bytes).step_by(PIECE_BYTES as usize) {
                 inputs.iter_mut().try_for_each(|input| input.read_at(&mut piece, at).map(|_| ()))?;
                 output.write_at(&piece, at, false)?;
             }

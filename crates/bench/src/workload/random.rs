@@ -7,9 +7,9 @@ use super::worker::{Sync, Tally, Worker};
 use std::io;
 
 /// Blocks drawn before the clock runs; the thread cycles through them.
-const DRAWN: usize = 1 << 16;
+const DRAWN_BLOCKS: usize = 1 << 16;
 /// "The files are initialized with 2 MB writes."
-const FILL: u64 = 2 << 20;
+const FILL_BYTES: u64 = 2 << 20;
 
 /// The parameters of a run.
 pub struct Plan<'a> {
@@ -30,7 +30,7 @@ fn name(file: u64) -> String {
 /// Makes the files; leaves a file of full size unchanged. `durable`: each write with O_DSYNC.
 pub fn populate(target: &dyn FileTarget, files: u64, file_bytes: u64, durable: bool) -> io::Result<()> {
     target.make_directory("random")?;
-    let piece = vec![0x6b; FILL.min(file_bytes) as usize];
+    let piece = vec![0x6b; FILL_BYTES.min(file_bytes) as usize];
     for number in 0..files {
         let mut file = target.open(&name(number), true)?;
         let mut at = file.size()?;
@@ -54,7 +54,7 @@ pub fn run(
 ) -> io::Result<()> {
     let mut picks = Picks::new(seed);
     let blocks = plan.file_bytes.checked_div(plan.io_bytes).unwrap_or(0);
-    let places = Zipf::new(blocks, plan.theta)?.draw(&mut picks, DRAWN);
+    let places = Zipf::new(blocks, plan.theta)?.draw(&mut picks, DRAWN_BLOCKS);
     let path = plan.single.map_or_else(|| name(worker.index % plan.files.max(1)), ToString::to_string);
     let mut file = if plan.write { target.open(&path, false)? } else { target.open_to_read(&path)? };
     let mut buffer = vec![0xd4; plan.io_bytes as usize];

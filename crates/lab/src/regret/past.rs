@@ -9,7 +9,7 @@ use super::steps::{Act, Step, Steps};
 use super::worth::{Random, TOGETHER, Worth};
 
 /// Blocks in a random sample: more than in a sample of victims.rs.
-const SAMPLE: usize = 64;
+const SAMPLED_BLOCKS: usize = 64;
 
 struct Memory<'a> {
     steps: &'a Steps,
@@ -93,7 +93,7 @@ impl Memory<'_> {
             return self.forget(next, most);
         }
         let mut least: Option<(f32, u32)> = None;
-        for _ in 0..SAMPLE {
+        for _ in 0..SAMPLED_BLOCKS {
             let Some(id) = self.kept.at(self.random.below(self.kept.len())) else { return };
             let worth = self.worth.of_block(id);
             if least.is_none_or(|it| worth < it.0) {

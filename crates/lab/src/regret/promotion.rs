@@ -11,11 +11,11 @@ use terrace_placement::decision::{ReadRule, read_rule};
 const PROMOTED_AT_ONCE: usize = 64;
 const PROMOTIONS: usize = 1024;
 /// Blocks of a group promoted into DRAM and into PM, and the least free room in DRAM for such a group.
-const TO_DRAM: u64 = 512;
-const TO_PM: u64 = 64;
-const LEAST_ROOM: u64 = 16;
+const GROUP_TO_DRAM_BLOCKS: u64 = 512;
+const GROUP_TO_PM_BLOCKS: u64 = 64;
+const LEAST_ROOM_BLOCKS: u64 = 16;
 /// Files examined in a step.
-const LOOKS: usize = 256;
+const EXAMINED_FILES: usize = 256;
 
 impl Machine<'_> {
     /// A cold block was read for the `touches`-th time.
@@ -51,7 +51,7 @@ impl Machine<'_> {
         if block > 0 && self.histories.files.get(file).is_some_and(|it| it.is_read_dominated()) {
             return Some((file, block));
         }
-        for _ in 0..LOOKS.min(self.histories.files.len()) {
+        for _ in 0..EXAMINED_FILES.min(self.histories.files.len()) {
             file = (file + 1) % self.histories.files.len();
             if self.histories.files[file].is_read_dominated() {
                 return Some((file, 0));
@@ -82,11 +82,12 @@ impl Machine<'_> {
     pub(super) fn begin_to_dram(&mut self) -> bool {
         let rule = read_rule(true, true, self.histories.idle());
         let room = self.blocks.dram_room();
-        if !self.policy.follows_reads() || rule != ReadRule::ToDram || room < LEAST_ROOM {
+        if !self.policy.follows_reads() || rule != ReadRule::ToDram || room < LEAST_ROOM_BLOCKS {
             return false;
         }
-        let victims = self
-            .gather(0, room.min(TO_DRAM), |location| location.pm && location.read > 0 && !location.leaving);
+        let victims = self.gather(0, room.min(GROUP_TO_DRAM_BLOCKS), |location| {
+            location.pm && location.read > 0 && !location.leaving
+        });
         self.demote(Kind::ToDram, victims)
     }
 
@@ -99,12 +100,12 @@ impl Machine<'_> {
         let seen = self.observe();
         let percent = u64::from(self.policy.threshold_percent(&seen).unwrap_or(0));
         let limit = seen.total_blocks * percent / 100;
-        if self.blocks.empty_pm() < TO_PM
-            || limit.saturating_sub(seen.used_blocks() + seen.arriving_blocks) < TO_PM
+        if self.blocks.empty_pm() < GROUP_TO_PM_BLOCKS
+            || limit.saturating_sub(seen.used_blocks() + seen.arriving_blocks) < GROUP_TO_PM_BLOCKS
         {
             return;
         }
-        let cold = self.gather(1, TO_PM, Location::is_cold);
+        let cold = self.gather(1, GROUP_TO_PM_BLOCKS, Location::is_cold);
         self.waits.blocks_up += cold.len() as u64;
         self.begin_reading(Kind::ToPm, &cold);
     }

@@ -7,7 +7,7 @@ use super::steps::Steps;
 use super::worth::{Random, TOGETHER, Worth};
 
 /// Copies in a random sample; the copy of least worth in the sample goes.
-const SAMPLE: usize = 32;
+const SAMPLED_COPIES: usize = 32;
 
 /// A copy that goes: its worth and its block.
 pub(super) type Victim = (f32, u32);
@@ -31,7 +31,7 @@ impl Victims {
             return Some((worth.of_block(next), next));
         }
         let mut least: Option<Victim> = None;
-        for _ in 0..SAMPLE {
+        for _ in 0..SAMPLED_COPIES {
             let id = kept.at(self.random.below(kept.len()))?;
             let worth = worth.of_block(id);
             if least.is_none_or(|it| worth < it.0) {

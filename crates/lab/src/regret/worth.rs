@@ -6,7 +6,7 @@ use super::steps::Act;
 use terrace_placement::density::{Class, Density};
 
 /// Uses of blocks between two times of learning; the ages of every `SAMPLED`-th block are learnt from.
-const LEARNT_AFTER: u64 = 8192;
+const LEARNT_AFTER_USES: u64 = 8192;
 const SAMPLED: usize = 8;
 /// Blocks that follow a victim in its file go too, while their worth is at most this factor of the victim's:
 /// requests wait once for each run of missed blocks, so long runs cost less.
@@ -59,7 +59,7 @@ impl Worth {
 
     /// Learns from the noted uses when enough are new.
     pub fn learn(&mut self) {
-        if self.used >= self.learnt_at + LEARNT_AFTER {
+        if self.used >= self.learnt_at + LEARNT_AFTER_USES {
             self.learnt_at = self.used;
             let waiting = self.uses.iter().step_by(SAMPLED).filter(|(last, _)| *last > 0);
             let waiting = waiting.map(|(last, class)| (*class, self.used + 1 - last));

@@ -19,7 +19,7 @@ use terrace_media::pm::{PmCounters, RamPm};
 
 const ROOT: Ino = Ino(1);
 const CALLER: Caller = Caller { uid: 0, gid: 0 };
-const BLOCK: usize = BLOCK_SIZE as usize;
+const BLOCK_BYTES: usize = BLOCK_SIZE as usize;
 /// Blocks of the file that the hot column overwrites.
 const HOT_BLOCKS: u64 = 1024;
 /// Batches of each operation in a round. Short batches: a busy machine interrupts only a few.
@@ -140,7 +140,7 @@ impl<'a> Subject<'a> {
         let make = |name: String| -> Outcome<Ino> {
             Ok(fs.mknod(ROOT, name.as_bytes(), 0o644, 0, CALLER, Wait::Allowed)?.ino)
         };
-        let chunk = vec![0x5a; 256 * BLOCK];
+        let chunk = vec![0x5a; 256 * BLOCK_BYTES];
         let fill = |file: Ino, blocks: u64| -> Outcome<Ino> {
             for at in (0..blocks).step_by(256) {
                 fs.write(file, at * BLOCK_SIZE, &chunk, WriteFlags::default(), Wait::Allowed)?;
@@ -162,7 +162,7 @@ impl<'a> Subject<'a> {
             directories,
             appended: files?,
             picks: Picks(7),
-            buffer: vec![0xa5; BLOCK],
+            buffer: vec![0xa5; BLOCK_BYTES],
             names: 0,
         })
     }
@@ -300,7 +300,7 @@ fn floor(args: &Args, scratch: &Scratch, report: &mut Report, local: &Local) -> 
     let path = scratch.memory.join("floor");
     let pm = RamPm::create(&path, 16 << 20)?;
     pm.prepare(terrace_format::PmOffset(0), pm.size());
-    let (data, small) = (vec![1; BLOCK], [2; 256]);
+    let (data, small) = (vec![1; BLOCK_BYTES], [2; 256]);
     let mut picks = Picks(3);
     for _ in 0..args.rounds * BATCHES {
         for (samples, bytes) in [(&mut block, data.as_slice()), (&mut record, small.as_slice())] {

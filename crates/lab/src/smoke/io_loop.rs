@@ -8,7 +8,7 @@ use terrace_bench::failure::Outcome;
 use terrace_bench::null_server::FILE_BYTES;
 use terrace_bench::scratch::Scratch;
 
-const BLOCK: u64 = 4096;
+const BLOCK_BYTES: u64 = 4096;
 
 /// A turn of the loop.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -41,7 +41,7 @@ impl Subject {
     /// Opens an existing file.
     pub fn open(path: &Path) -> Outcome<Subject> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
-        Ok(Subject { file, buffer: vec![7; BLOCK as usize], at: 0 })
+        Ok(Subject { file, buffer: vec![7; BLOCK_BYTES as usize], at: 0 })
     }
 
     /// Makes a file with content and opens it.
@@ -58,7 +58,7 @@ impl Subject {
         let mut done = 0;
         while done < count {
             // A stride prime to the number of blocks visits all of them.
-            self.at = (self.at + 173 * BLOCK) % FILE_BYTES;
+            self.at = (self.at + 173 * BLOCK_BYTES) % FILE_BYTES;
             match turn {
                 Turn::Read => self.file.read_exact_at(&mut self.buffer, self.at)?,
                 _ => self.file.write_all_at(&self.buffer, self.at)?,

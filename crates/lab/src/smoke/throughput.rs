@@ -14,8 +14,8 @@ use terrace_bench::scratch::Scratch;
 
 const PM_BYTES: u64 = 256 << 20;
 const TIER_BYTES: u64 = 4 << 30;
-const BYTES: u64 = 1 << 30;
-const PIECE: usize = 1 << 20;
+const FILE_BYTES: u64 = 1 << 30;
+const PIECE_BYTES: usize = 1 << 20;
 
 /// A pass over the file: bytes per second until all bytes are durable on the tier, and the longest write in
 /// ms.
@@ -32,9 +32,9 @@ fn write_all(
     last: impl FnOnce() -> Outcome<()>,
 ) -> Outcome<Pass> {
     let mut longest = 0;
-    for index in 0..BYTES / PIECE as u64 {
+    for index in 0..FILE_BYTES / PIECE_BYTES as u64 {
         let before = scratch.now_ns();
-        file.write_all_at(piece, begin + index * PIECE as u64)?;
+        file.write_all_at(piece, begin + index * PIECE_BYTES as u64)?;
         longest = longest.max(scratch.now_ns() - before);
     }
     last()?;
@@ -44,7 +44,7 @@ fn write_all(
 fn timed(scratch: &Scratch, body: impl FnOnce() -> Outcome<Pass>) -> Outcome<Pass> {
     let begin = scratch.now_ns();
     let pass = body()?;
-    Ok(Pass { rate: BYTES as f64 / (scratch.now_ns() - begin) as f64 * 1e9, ..pass })
+    Ok(Pass { rate: FILE_BYTES as f64 / (scratch.now_ns() - begin) as f64 * 1e9, ..pass })
 }
 
 fn bare(scratch: &Scratch, path: &Path) -> Outcome<Pass> {
@@ -52,9 +52,9 @@ fn bare(scratch: &Scratch, path: &Path) -> Outcome<Pass> {
     let file = File::from(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?);
     file.set_len(TIER_BYTES)?;
     // O_DIRECT wants aligned memory.
-    let mut room = vec![5; PIECE + 4096];
+    let mut room = vec![5; PIECE_BYTES + 4096];
     let skip = room.as_ptr().align_offset(4096);
-    let piece = &mut room[skip..skip + PIECE];
+    let piece = &mut room[skip..skip + PIECE_BYTES];
     let done = timed(scratch, || write_all(scratch, &file, piece, 4096, || Ok(file.sync_all()?)));
     let _ = std::fs::remove_file(path);
     done
@@ -64,7 +64,7 @@ fn ours(args: &Args, scratch: &Scratch) -> Outcome<Pass> {
     let pool = Pool::make(args, scratch, "throughput", PM_BYTES, TIER_BYTES)?;
     let server = pool.mount(scratch, &scratch.mount_point("ours")?)?;
     let file = File::create(server.mount.join("file"))?;
-    let piece = vec![5; PIECE];
+    let piece = vec![5; PIECE_BYTES];
     let barrier = || {
         let args = ["sync".as_ref(), "--to".as_ref(), "1".as_ref(), server.mount.as_os_str()];
         pool.terrace(&args).map(|_| ())
@@ -77,7 +77,7 @@ fn ours(args: &Args, scratch: &Scratch) -> Outcome<Pass> {
 
 pub(crate) fn run(args: &Args, scratch: &Scratch, report: &mut Report) -> Outcome<()> {
     scratch.need_mounts()?;
-    scratch.need(PM_BYTES, 2 * BYTES)?;
+    scratch.need(PM_BYTES, 2 * FILE_BYTES)?;
     let (mut our_rate, mut bare_rate) = (Series::default(), Series::default());
     let (mut our_longest, mut bare_longest) = (Series::default(), Series::default());
     for _ in 0..args.rounds {

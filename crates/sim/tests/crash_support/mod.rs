@@ -9,18 +9,18 @@
     unused_imports
 )]
 
-mod acts;
+mod calls;
 mod case;
 mod dump;
 mod explore;
+mod pool;
 pub use terrace_sim::old_content;
-mod world;
 
-pub use acts::*;
+pub use calls::*;
 pub use case::*;
 pub use dump::*;
 pub use explore::*;
-pub use world::*;
+pub use pool::*;
 
 use terrace_engine::{Caller, Wait};
 use terrace_format::Ino;

@@ -8,11 +8,11 @@ use terrace_bench::workload::personality::Personality;
 use terrace_bench::workload::worker::Sync;
 
 /// A DRAM cache too small to serve the reads of these rows.
-const LITTLE_CACHE: u64 = 1 << 20;
+const LITTLE_CACHE_BYTES: u64 = 1 << 20;
 const BOTH: [(Peer, &str); 2] = [(Peer::Terrace, "terrace"), (Peer::Local, "local")];
 
 fn tuning(policy: &'static str) -> Tuning {
-    Tuning { policy: Some(policy), cache_bytes: Some(LITTLE_CACHE), ..Tuning::default() }
+    Tuning { policy: Some(policy), cache_bytes: Some(LITTLE_CACHE_BYTES), ..Tuning::default() }
 }
 
 /// Operations on names, with policy=anticache and with policy=static.

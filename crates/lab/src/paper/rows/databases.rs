@@ -7,17 +7,17 @@ use terrace_bench::site::programs::Program;
 use terrace_bench::site::subject::{Peer, Tuning};
 
 /// PM by data: 2 of 32 GB in the publications.
-const LITTLE: f64 = 0.06;
+const LITTLE_PM_PER_DATA: f64 = 0.06;
 
 fn base(scale: &Scale, axis: &'static str) -> Plan {
     let cache = scale.dataset_bytes / 2;
     let mut plan = Plan::new(Metric::OperationsPerS, axis, cache);
     let tuning = Tuning { cache_bytes: Some(cache), ..Tuning::default() };
     let fixed = Tuning { policy: Some("static"), ..tuning.clone() };
-    plan.subjects.push(scale.subject("terrace 6%", Peer::Terrace, LITTLE, tuning.clone()));
+    plan.subjects.push(scale.subject("terrace 6%", Peer::Terrace, LITTLE_PM_PER_DATA, tuning.clone()));
     plan.subjects.push(scale.subject("terrace 200%", Peer::Terrace, ALL, tuning));
     plan.subjects.push(scale.subject("terrace pm-only", Peer::Terrace, ALL, fixed));
-    peers(&mut plan, scale, LITTLE);
+    peers(&mut plan, scale, LITTLE_PM_PER_DATA);
     plan
 }
 

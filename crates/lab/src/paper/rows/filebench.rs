@@ -102,12 +102,12 @@ const GROUPS: [(u64, &str); 6] = [
 /// PM whose sixteenth, without logs and tables, holds the largest group.
 const GROUP_PM_BYTES: u64 = 144 << 20;
 /// Data by PM.
-const GROUP_DATA: u64 = 7;
+const GROUP_DATA_PER_PM: u64 = 7;
 
 pub(crate) fn group_size(scale: &Scale) -> Plan {
     const THREADS: u64 = 2;
     // The data set is so large that PM holds a small part only.
-    let least = if scale.quick { 0 } else { GROUP_DATA * GROUP_PM_BYTES };
+    let least = if scale.quick { 0 } else { GROUP_DATA_PER_PM * GROUP_PM_BYTES };
     let scale = &Scale { dataset_bytes: scale.dataset_bytes.max(least), ..*scale };
     let cache = (scale.dataset_bytes as f64 * CACHE_SHARE) as u64;
     let mut plan = Plan::new(Metric::OperationsPerS, "group", cache);
@@ -152,7 +152,7 @@ pub(crate) fn group_size(scale: &Scale) -> Plan {
         "Groups end at a chunk (16 MiB) and at a sixteenth of PM; PM has at least {} MiB here and the data {} times \
          that, so that all these sizes are different ones. Larger ones, published up to 1 GiB, would not be.",
         GROUP_PM_BYTES >> 20,
-        GROUP_DATA
+        GROUP_DATA_PER_PM
     ));
     plan
 }

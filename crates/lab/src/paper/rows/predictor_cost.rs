@@ -26,7 +26,7 @@ use terrace_bench::workload::personality::Personality;
 use terrace_engine::Simulation;
 
 /// The largest difference that the row allows.
-const MOST_NS: f64 = 40.0;
+const MOST_DIFFERENCE_NS: f64 = 40.0;
 /// Pairs of a round.
 const PAIRS: usize = 200;
 /// Further pairs at the beginning, which warm up a pool and are not counted.
@@ -34,7 +34,7 @@ const WARM: usize = 4;
 /// Too little for migration into DRAM to begin (`migration/promote/into_dram.rs`).
 const CACHE_BYTES: u64 = 32 << 10;
 /// PM by data.
-const SHARE: f64 = 8.0;
+const PM_PER_DATA: f64 = 8.0;
 /// Turns of a batch: about a millisecond, so a disturbance hits few pairs.
 const TURNS: [(Personality, u64); 4] = [
     (Personality::Fileserver, 2),
@@ -118,7 +118,7 @@ impl Seen {
             personality: which.name(),
             requests: self.requests,
             resting_ns: terrace_bench::stats::median(&self.resting),
-            held: more.at_most(MOST_NS),
+            held: more.at_most(MOST_DIFFERENCE_NS),
             predictors_more_ns: more,
             more_than_static_ns: Difference::of(&self.working, &self.fixed).ok_or("no pairs")?,
             placement: self.placement,
@@ -131,7 +131,7 @@ impl Seen {
 fn round(site: &Site, scale: &Scale, load: &Load, pairs: usize, seen: &mut Seen) -> Outcome<()> {
     let pool = |policy| {
         let tuning = Tuning { policy: Some(policy), cache_bytes: Some(CACHE_BYTES), ..Tuning::default() };
-        let subject = scale.subject(policy, Peer::Local, SHARE, tuning);
+        let subject = scale.subject(policy, Peer::Local, PM_PER_DATA, tuning);
         site.scratch.need(subject.pm_bytes, 0)?;
         site.mount(&subject, None)
     };

@@ -12,7 +12,7 @@ use terrace_bench::workload::worker::Sync;
 const LOCALITIES: [(f64, &str); 5] =
     [(1.04, "90/10"), (0.88, "80/20"), (0.71, "70/30"), (0.44, "60/40"), (0.0, "50/50")];
 /// The largest PM by data in these rows; the publications have up to 8.
-const RICHEST: f64 = 4.0;
+const RICHEST_PM_PER_DATA: f64 = 4.0;
 /// The publications have 32 and 20 threads, each with a file of its own.
 const THREADS: u64 = 4;
 
@@ -25,7 +25,7 @@ fn kind(scale: &Scale, write: bool, theta: f64) -> Kind {
 fn localities(scale: &Scale, write: bool, cache_share: f64) -> Plan {
     let cache = (scale.dataset_bytes as f64 * cache_share) as u64;
     let mut plan = Plan::new(Metric::OperationsPerS, "locality", cache);
-    let shares = [(1.0 / 16.0, "6%"), (0.25, "25%"), (RICHEST, "400%")];
+    let shares = [(1.0 / 16.0, "6%"), (0.25, "25%"), (RICHEST_PM_PER_DATA, "400%")];
     subjects(&mut plan, scale, &shares, cache);
     // The floor of the FUSE path: the null server's file of 4 MiB, which has no data.
     plan.subjects.push(scale.subject("null", Peer::Null, ALL, Tuning::default()));
@@ -181,7 +181,12 @@ pub(crate) fn sensitivity(scale: &Scale) -> Plan {
         let tuning = Tuning { cache_bytes, ..Tuning::default() };
         for (peer, name) in [(Peer::Terrace, "terrace"), (Peer::Local, "local")] {
             let subject = plan.subjects.len();
-            plan.subjects.push(scale.subject(format!("{name} cache {text}"), peer, RICHEST, tuning.clone()));
+            plan.subjects.push(scale.subject(
+                format!("{name} cache {text}"),
+                peer,
+                RICHEST_PM_PER_DATA,
+                tuning.clone(),
+            ));
             for (write, what) in [(false, "read"), (true, "write")] {
                 let work = Work::Load(scale.load(kind(scale, write, 0.71), THREADS));
                 let (series, at) = (format!("{name} {what}"), (*text).to_string());

@@ -12,7 +12,7 @@ use terrace_bench::workload::worker::Sync;
 
 const BOTH: [(Peer, &str); 2] = [(Peer::Terrace, "terrace"), (Peer::Local, "local")];
 /// PM by data of these rows: the least that Terrace needs at the default data size.
-const LITTLE: f64 = 0.06;
+const LITTLE_PM_PER_DATA: f64 = 0.06;
 fn until_done(scale: &Scale, kind: Kind, threads: u64) -> Load {
     Load { limit_ns: PATIENCE_NS, ..scale.load(kind, threads) }
 }
@@ -31,19 +31,19 @@ pub(crate) fn burst(scale: &Scale) -> Plan {
     ];
     let tuning = Tuning { cache_bytes: Some(scale.dataset_bytes / 8), ..Tuning::default() };
     for (peer, name) in BOTH {
-        plan.subjects.push(scale.subject(format!("{name} 6%"), peer, LITTLE, tuning.clone()));
+        plan.subjects.push(scale.subject(format!("{name} 6%"), peer, LITTLE_PM_PER_DATA, tuning.clone()));
         let series = |words: &str| format!("{name} 6% {words}");
         plan.limit("p99.9 ≤ max(20 medians, 2 ms)", &series("p99.9 by its limit"), Must::AtMost(1.0));
         plan.limit("none above 500 ms", &series("longest"), Must::Never(500e6));
         plan.limit("no ENOSPC", &series("without space"), Must::Never(0.0));
     }
     for peer in [Peer::Ext4Dj, Peer::XfsMl] {
-        plan.subjects.push(scale.subject(peer.name(), peer, LITTLE, Tuning::default()));
+        plan.subjects.push(scale.subject(peer.name(), peer, LITTLE_PM_PER_DATA, Tuning::default()));
     }
     for claim in plan.claims.iter_mut() {
         claim.at = Some("half".to_string());
     }
-    let bytes = scale.pm(LITTLE) * 4;
+    let bytes = scale.pm(LITTLE_PM_PER_DATA) * 4;
     for (x, at, arrivals) in
         [(0.0, "capacity", Arrivals::Closed), (1.0, "half", Arrivals::PercentOfCapacity(50))]
     {
@@ -116,12 +116,12 @@ pub(crate) fn scan(scale: &Scale) -> Plan {
     plan.also = vec![("median", Metric::MedianLatencyNs), ("rate", Metric::OperationsPerS)];
     let tuning = Tuning { cache_bytes: Some(scale.dataset_bytes / 8), ..Tuning::default() };
     for (peer, name) in BOTH {
-        plan.subjects.push(scale.subject(format!("{name} 6%"), peer, LITTLE, tuning.clone()));
+        plan.subjects.push(scale.subject(format!("{name} 6%"), peer, LITTLE_PM_PER_DATA, tuning.clone()));
     }
     for peer in [Peer::Ext4, Peer::Ext4Dj, Peer::XfsMl] {
-        plan.subjects.push(scale.subject(peer.name(), peer, LITTLE, Tuning::default()));
+        plan.subjects.push(scale.subject(peer.name(), peer, LITTLE_PM_PER_DATA, Tuning::default()));
     }
-    let cold_bytes = if scale.quick { 4 << 20 } else { scale.pm(LITTLE) * 10 };
+    let cold_bytes = if scale.quick { 4 << 20 } else { scale.pm(LITTLE_PM_PER_DATA) * 10 };
     for subject in 0..plan.subjects.len() {
         let label = plan.subjects[subject].label.clone();
         let [alone, beside] = ["alone", "beside a scan"].map(|words| format!("{label} {words}"));
@@ -190,11 +190,11 @@ pub(crate) fn demoted_read(scale: &Scale) -> Plan {
     let sized = Scale { dataset_bytes: bytes, ..*scale };
     let tuning = Tuning { cache_bytes: Some(CACHE_BYTES), ..Tuning::default() };
     for (peer, name) in BOTH {
-        plan.subjects.push(sized.subject(format!("{name} 6%"), peer, LITTLE, tuning.clone()));
+        plan.subjects.push(sized.subject(format!("{name} 6%"), peer, LITTLE_PM_PER_DATA, tuning.clone()));
         plan.claim("of the device's bandwidth", &format!("{name} 6%"), "device", Must::AtLeast(0.8));
     }
     for peer in [Peer::Ext4, Peer::XfsMl, Peer::Device] {
-        plan.subjects.push(sized.subject(peer.name(), peer, LITTLE, Tuning::default()));
+        plan.subjects.push(sized.subject(peer.name(), peer, LITTLE_PM_PER_DATA, Tuning::default()));
     }
     plan.claim("ext4 beside", "ext4", "device", Must::Shown);
     for subject in 0..plan.subjects.len() {
@@ -213,7 +213,7 @@ pub(crate) fn demoted_read(scale: &Scale) -> Plan {
 }
 
 /// PM by data where PM is plenty.
-const RICH: f64 = 8.0;
+const RICH_PM_PER_DATA: f64 = 8.0;
 
 /// The cost of the predictors in PM so large that predictions gain nothing.
 pub(crate) fn rich(scale: &Scale) -> Plan {
@@ -223,7 +223,7 @@ pub(crate) fn rich(scale: &Scale) -> Plan {
     let sized = Scale { dataset_bytes: scale.dataset_bytes.min(128 << 20), ..*scale };
     for (label, policy) in [("local predictive", "predictive"), ("local static", "static")] {
         let tuning = Tuning { policy: Some(policy), ..Tuning::default() };
-        plan.subjects.push(sized.subject(label, Peer::Local, RICH, tuning));
+        plan.subjects.push(sized.subject(label, Peer::Local, RICH_PM_PER_DATA, tuning));
     }
     let all = [Personality::Fileserver, Personality::Webserver, Personality::Webproxy, Personality::Varmail];
     // Three file sets at a time: webserver uses the set of fileserver.

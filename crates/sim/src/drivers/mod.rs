@@ -1,0 +1,13 @@
+//! Drivers: each chooses histories, cases or errors, runs them on worlds, and answers violations.
+
+pub mod acts;
+pub mod copies;
+pub mod faults;
+pub mod fresh;
+pub mod generate;
+pub mod log;
+pub mod mistakes;
+pub mod necessity;
+pub mod run;
+pub mod scenes;
+pub mod systematic;

@@ -1,0 +1,110 @@
+//! Scenes: short sequences with other work at one point in their middle, each the shape of a mistake that
+//! random histories meet too seldom. A scene panics if a rule is violated.
+
+use crate::config::Config;
+use crate::drivers::acts::SMALL;
+use crate::media::Setup;
+use crate::world::{Shared, World};
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use terrace_engine::{Allocate, Caller, Engine, MetadataMoves, Movements, Simulation, Wait, WriteFlags};
+use terrace_format::Ino;
+use terrace_reference::{BLOCK, data};
+use terrace_runtime::interleave;
+
+/// A sequence and its name.
+pub struct Scene {
+    /// For messages.
+    pub name: &'static str,
+    /// Plays the scene.
+    pub play: fn(),
+}
+
+/// All scenes.
+pub const SCENES: [Scene; 3] = [
+    Scene { name: "blocks are punched while they are fetched", play: punched_while_fetched },
+    Scene { name: "an inode page is to move while a number is taken", play: page_moves_amid_number },
+    Scene { name: "a gap shrinks while room for it is claimed", play: gap_shrinks_amid_claim },
+];
+
+const ROOT: Ino = Ino(1);
+const W: Wait = Wait::Allowed;
+const B: u64 = BLOCK as u64;
+
+fn mounted(config: Config) -> (Shared, Arc<Engine>) {
+    let world = World::new(config, 1, Setup::default());
+    let fs = Arc::clone(world.borrow().pool.fs());
+    (world, fs)
+}
+
+/// An empty file without references.
+fn create(fs: &Engine, name: &str) -> Ino {
+    let made = fs.mknod(ROOT, name.as_bytes(), 0o100644, 0, Caller { uid: 0, gid: 0 }, W).unwrap();
+    fs.forget(made.ino, 1);
+    made.ino
+}
+
+fn write(fs: &Engine, ino: Ino, offset: u64, bytes: &[u8]) {
+    assert_eq!(fs.write(ino, offset, bytes, WriteFlags::default(), W).unwrap(), bytes.len());
+}
+
+/// Runs `run`, and at the first `times` passes of a point `others`, which gets the number of passes before.
+fn amid(point: &'static str, times: u64, others: impl Fn(u64) + 'static, run: impl FnOnce()) {
+    let count = Rc::new(Cell::new(0));
+    let passed = Rc::clone(&count);
+    interleave::set_hook(Some(Rc::new(move |at| {
+        let before = passed.get();
+        if at == point && before < times {
+            passed.set(before + 1);
+            others(before);
+        }
+    })));
+    run();
+    interleave::set_hook(None);
+    assert_eq!(count.get(), times, "{point} was not passed so often");
+}
+
+/// A fetch whose blocks changed in each attempt gives up, and keeps the blocks that the cold map still names.
+/// The fetch had read the last punched block before its punch.
+fn punched_while_fetched() {
+    let (_world, fs) = mounted(SMALL);
+    let (f, mut content) = (create(&fs, "f"), data(8 * BLOCK, 3));
+    write(&fs, f, 0, &content);
+    fs.sync_to(1, &mut |_| {}).unwrap();
+    let puncher = Arc::clone(&fs);
+    let punch = move |before| {
+        puncher.fallocate(f, (1 + before) * B, B, Allocate::PunchHole, W).unwrap();
+    };
+    let mut found = vec![0xaa; 8 * BLOCK];
+    amid("cold:read", 3, punch, || _ = fs.read(f, 0, &mut found, W).unwrap());
+    content[BLOCK..4 * BLOCK].fill(0);
+    assert!(found == content, "a page of before a hole was read");
+    fs.read(f, 0, &mut found, W).unwrap();
+    assert!(found == content, "a page of before a hole was kept");
+}
+
+/// A page demoted between the choice and the use of a number would come back with the number free, and a
+/// second file would get the number.
+fn page_moves_amid_number() {
+    let (world, fs) = mounted(Config { metadata: MetadataMoves::Always, ..SMALL });
+    // The first inode page stays in PM in any case, so the new file needs a later page.
+    (0..40).for_each(|index| _ = create(&fs, &format!("file {index}")));
+    let mover = Arc::clone(&fs);
+    let mut made = ROOT;
+    amid("number:taken", 1, move |_| _ = mover.lower_metadata_now().unwrap(), || made = create(&fs, "new"));
+    world.borrow_mut().judge_leaks();
+    let more: Vec<Ino> = (0..30).map(|index| create(&fs, &format!("more {index}"))).collect();
+    assert!(!more.contains(&made), "{made} is two files");
+}
+
+/// Blocks claimed for a part of the gap that another write has filled are given back.
+fn gap_shrinks_amid_claim() {
+    let (world, fs) = mounted(SMALL);
+    let f = create(&fs, "f");
+    let writer = Arc::clone(&fs);
+    let fill = move |_| write(&writer, f, 10 * B, &data(BLOCK, 5));
+    let allocate = || fs.fallocate(f, 0, 20 * B, Allocate::KeepSize, W).unwrap();
+    amid("fallocate:claimed", 1, fill, allocate);
+    world.borrow_mut().judge_leaks();
+}

@@ -1,0 +1,158 @@
+//! The judgement of images after a loss of power: a mount must show one of the allowed states.
+
+use crate::judges::comparison::Comparison;
+use crate::media::Media;
+use crate::world::World;
+use crate::world::amid::Nesting;
+use crate::world::power::Crash;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use terrace_engine::Simulation;
+use terrace_reference::CrashState;
+
+impl World {
+    /// After a loss of power: judges images that the media may hold, and continues with one of them.
+    pub fn recover(&mut self) {
+        let Crash::Taken { seed, moment, states } = std::mem::replace(&mut self.power.crash, Crash::None)
+        else {
+            return;
+        };
+        self.counts.crashes.all += 1;
+        self.note(format!("power failed, {} states allowed", states.len()));
+        self.end_mount();
+        self.amid.nesting = Nesting::None;
+        self.pool.fault = None;
+        self.pool.may_be_damaged |= std::mem::take(&mut self.pool.lied);
+        let mut states = states;
+        for state in &mut states {
+            state.tree.drop_references();
+        }
+        let kept = (
+            self.model.clone(),
+            self.known.numbers.clone(),
+            self.known.generations.clone(),
+            self.known.cookies.clone(),
+        );
+        let mut choice = SmallRng::seed_from_u64(seed);
+        for side in 0..self.config.trouble.images {
+            let image: u64 = if side < 2 { side * 5 } else { choice.random() };
+            let media = Media::after(&moment, image, self.pool.media.setup());
+            if !self.seen.borrow_mut().insert(media.hash()) {
+                continue;
+            }
+            self.note(format!("  image {image:#x}"));
+            self.look_at(media, &states);
+            self.pool.steps.clear();
+            self.pool.unmount_engine();
+            self.pool.fs = None;
+            self.assert_clean();
+            (self.model, self.known.numbers, self.known.generations, self.known.cookies) = kept.clone();
+        }
+        let image = choice.random();
+        self.note(format!("  goes on with image {image:#x}"));
+        let mut media = Media::after(&moment, image, self.pool.media.setup());
+        while choice.random_ratio(1, 3) {
+            media = self.crash_again(&media, &mut choice);
+        }
+        self.seen.borrow_mut().insert(media.hash());
+        self.flip(&media, seed);
+        self.look_at(media, &states);
+        self.tolerance.pins_unsure = None;
+        self.pool.clock.advance(Duration::from_millis(1));
+        self.last_end = self.pool.now();
+    }
+
+    /// Recovers, loses power in the middle, and answers media that this crash may leave.
+    fn crash_again(&mut self, media: &Media, choice: &mut SmallRng) -> Media {
+        self.counts.crashes.amid_recovery += 1;
+        let target = media.clock.now() + choice.random_range(0..80);
+        media.clock.set_crash_at(Some(target));
+        let fs = self.pool.mount(media);
+        fs.run_background(choice.random_range(0..20));
+        media.clock.set_crash_at(None);
+        let moment = media.take_moment().unwrap_or_else(|| media.now());
+        drop(fs);
+        let image = choice.random();
+        self.note(format!("  power fails again in recovery, image {image:#x}"));
+        Media::after(&moment, image, self.pool.media.setup())
+    }
+
+    /// Checks, mounts, finds the mount's state among the allowed ones, and lets background work end.
+    fn look_at(&mut self, media: Media, states: &[CrashState]) {
+        self.counts.states += 1;
+        self.pool.media = media;
+        self.assert_clean();
+        self.remount_media();
+        self.settle(states);
+        self.pool.fs().run_background(10_000);
+        Comparison::of(self).compare_all();
+    }
+
+    /// Unmounts and mounts; the mount must show one of these states.
+    pub fn remount_to(&mut self, mut states: Vec<CrashState>) {
+        self.pool.steps.clear();
+        self.pool.unmount_engine();
+        self.end_mount();
+        states.iter_mut().for_each(|state| state.tree.drop_references());
+        let media = Media::after(&self.pool.media.now(), 1, &self.pool.media.setup().clone());
+        self.look_at(media, &states);
+    }
+
+    /// Judges the media that a crash left, and unmounts.
+    pub fn look_and_leave(&mut self, states: &[CrashState]) {
+        let mut states = states.to_vec();
+        states.iter_mut().for_each(|state| state.tree.drop_references());
+        self.assert_clean();
+        self.remount_media();
+        self.settle(&states);
+        self.pool.fs().run_background(10_000);
+        Comparison::of(self).compare_all();
+        self.unmount_and_check();
+    }
+
+    /// Judges other media in place of the present ones, and unmounts.
+    pub fn look_at_and_leave(&mut self, media: Media, states: &[CrashState]) {
+        self.pool.steps.clear();
+        self.pool.fs = None;
+        self.pool.media = media;
+        self.look_and_leave(states);
+    }
+
+    /// Takes over the first allowed state that the mount shows.
+    pub fn settle(&mut self, states: &[CrashState]) {
+        let mut found = Vec::new();
+        // States that fit exactly come first: st_blocks tells one prefix of an fallocate from another.
+        let turns = states.iter().map(|state| (false, state)).chain(states.iter().map(|state| (true, state)));
+        for (lenient, state) in turns {
+            self.tolerance.lenient = lenient;
+            self.model = state.tree.clone();
+            self.tolerance.torn = state.torn.clone();
+            let kept =
+                (self.known.numbers.clone(), self.known.generations.clone(), self.known.cookies.clone());
+            self.forget_volatile();
+            self.tolerance.settling = true;
+            let compared = crate::findings::caught(|| Comparison::of(self).compare_all());
+            self.tolerance.settling = false;
+            match compared {
+                Ok(()) => {
+                    self.note(format!("  state: {}", state.name));
+                    // On such PM an inode that was never durable may be made again with the same number and
+                    // generation.
+                    let there: BTreeMap<u64, u32> =
+                        self.known.numbers.values().map(|(ino, generation)| (ino.0, *generation)).collect();
+                    self.known
+                        .generations
+                        .retain(|ino, _| !self.config.persist_only || there.contains_key(ino));
+                    (self.tolerance.lenient, self.tolerance.torn) = (false, None);
+                    return;
+                }
+                Err(error) if lenient => found.push(format!("not {:?}: {error}", state.name)),
+                Err(_) => {}
+            }
+            (self.known.numbers, self.known.generations, self.known.cookies) = kept;
+        }
+        panic!("the mount shows none of the {} states allowed: {}", states.len(), found.join("; "));
+    }
+}
