@@ -8,13 +8,13 @@
 
 use crate::edit::Edit;
 use crate::node::damaged;
-use crate::tree::{Reader, ShardsWrite};
+use crate::reader::Reader;
+use crate::shards::ShardsWrite;
 use siphasher::sip::SipHasher13;
 use std::ops::ControlFlow;
 use terrace_format::keys::{Key, Kind};
 use terrace_format::{Ino, PmBlock};
 use terrace_runtime::narrow::name_hash_bits;
-use terrace_runtime::planted::{Mistake, planted};
 use terrace_wal::{NoSpace, Result, Tx};
 
 /// Cookies below this are reserved: 0 start, 1 ".", 2 "..".
@@ -110,7 +110,7 @@ fn same_hash(
 pub fn lookup(reader: Reader<'_>, hash: &NameHash, directory: Ino, name: &[u8]) -> Result<Option<Dentry>> {
     let mut found = None;
     same_hash(reader, directory, hash.base(name), |dentry, other| {
-        if other == name || planted(Mistake::HashTakenForName) {
+        if other == name || wrong::takes_hash_for_name() {
             found = Some(dentry);
         }
         found.is_none()
@@ -239,4 +239,14 @@ pub fn is_empty(reader: Reader<'_>, directory: Ino) -> Result<bool> {
         ControlFlow::Break(())
     })?;
     Ok(empty)
+}
+
+/// The branches of planted mistakes.
+mod wrong {
+    use terrace_runtime::planted::{Mistake, planted};
+
+    /// A name with the same hash is taken for the name.
+    pub(super) fn takes_hash_for_name() -> bool {
+        planted(Mistake::HashTakenForName)
+    }
 }

@@ -1,7 +1,8 @@
 //! Intents: ranges of a file that a truncation removes in the background (design T7).
 
 use crate::edit::Edit;
-use crate::tree::{Reader, ShardsWrite};
+use crate::reader::Reader;
+use crate::shards::ShardsWrite;
 use std::ops::ControlFlow;
 use terrace_format::keys::{Key, Kind};
 use terrace_format::{Corrupt, FileBlock, Ino};

@@ -2,7 +2,8 @@
 
 use crate::edit::Edit;
 use crate::parts;
-use crate::tree::{Reader, ShardsWrite};
+use crate::reader::Reader;
+use crate::shards::ShardsWrite;
 use std::ops::ControlFlow;
 use terrace_format::keys::{Key, Kind, MAX_VALUE};
 use terrace_format::{Corrupt, Ino};

@@ -40,11 +40,12 @@ use crate::store::Store;
 use crate::types::{BlockRange, Wait};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, HashMap};
-use terrace_catalog::{DeviceRun, Pin, cold_map};
+use terrace_catalog::{DeviceRun, cold_map};
 use terrace_format::inode::flag;
 use terrace_format::keys::{ColdExtent, MAX_EXTENT_BLOCKS};
 use terrace_format::{BLOCK_SIZE, DeviceId, FileBlock, Ino};
 use terrace_runtime::sync::atomic::Ordering;
+use terrace_space::Pin;
 use terrace_wal::{Error, Reservation};
 
 /// Most device writes for one group.

@@ -31,7 +31,7 @@ use crate::store::Store;
 use crate::types::inode::Inode;
 use crate::types::{BlockRange, FILE_END, MOST_BAD, Wait};
 use std::ops::ControlFlow;
-use terrace_catalog::{DeviceRun, Pin, cold_map};
+use terrace_catalog::{DeviceRun, cold_map};
 use terrace_format::checksum::crc32c;
 use terrace_format::device::SummaryEntry;
 use terrace_format::inode::flag;
@@ -41,6 +41,7 @@ use terrace_media::block::AlignedBlock;
 use terrace_runtime::interleave;
 use terrace_runtime::planted::Mistake;
 use terrace_runtime::sync::atomic::Ordering;
+use terrace_space::Pin;
 use terrace_wal::Reservation;
 
 /// Blocks read at once: a user's read waits behind no more than these.
