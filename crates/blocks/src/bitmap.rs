@@ -47,17 +47,12 @@ impl Bitmap {
     }
 
     /// Keeps the invariant of the cursors when `bit` has become a member.
-    #[inline]
     fn note_run(&mut self, bit: u64) {
         // The longest of `RUN_LENGTHS_BITS` with this bit in it reaches no further than into the words beside.
-        let first = ((bit / 64) as usize).saturating_sub(1);
-        let beside = &self.words[first..((bit / 64) as usize + 2).min(self.words.len())];
-        let at = bit - first as u64 * 64;
-        let before = bits::length_before::<true>(beside, at);
-        let length = before + bits::length_from::<true>(beside, at, u64::MAX);
-        let begins = ((bit - before) / 64) as usize;
+        let run = bits::run_near::<true>(&self.words, bit);
+        let begins = (run.start / 64) as usize;
         let with_cursor = self.cursors.iter_mut().zip(RUN_LENGTHS_BITS);
-        for (cursor, _) in with_cursor.take_while(|(_, least)| *least <= length) {
+        for (cursor, _) in with_cursor.take_while(|(_, least)| *least <= run.length) {
             *cursor = (*cursor).min(begins);
         }
     }

@@ -82,20 +82,46 @@ const fn wanted<const SET: bool>(word: u64) -> u64 {
     if SET { word } else { !word }
 }
 
-/// Length of the run that begins at a bit, 0 where the bit is of the other kind. The count may stop at `enough`.
+/// Set bits, or clear bits, that follow each other from a bit of a word on.
 #[inline]
-pub fn length_from<const SET: bool>(words: &[u64], bit: u64, enough: u64) -> u64 {
+const fn equal_from(word: u64, at: u64, set: bool) -> u64 {
+    let rest = word >> at;
+    if set {
+        return rest.trailing_ones() as u64;
+    }
+    let (clear, most) = (rest.trailing_zeros() as u64, 64 - at);
+    if clear < most { clear } else { most }
+}
+
+/// Length of the run that begins at a bit, 0 where the bit is of the other kind.
+#[inline]
+pub fn length_from<const SET: bool>(words: &[u64], bit: u64) -> u64 {
     let mut end = bit;
-    while end - bit < enough
-        && let Some(word) = words.get((end / 64) as usize)
-    {
-        let (at, found) = (end % 64, u64::from((wanted::<SET>(*word) >> (end % 64)).trailing_ones()));
+    while let Some(word) = words.get((end / 64) as usize) {
+        let (at, found) = (end % 64, equal_from(*word, end % 64, SET));
         end += found;
         if at + found < 64 {
             break;
         }
     }
     end - bit
+}
+
+/// Length of the run that begins at the first bit of a word. The count may stop at `enough`.
+#[inline]
+fn length_from_word<const SET: bool>(words: &[u64], mut index: usize, enough: u64) -> u64 {
+    let mut length = 0;
+    while length < enough
+        && let Some(word) = words.get(index)
+    {
+        let found = equal_from(*word, 0, SET);
+        length += found;
+        if found < 64 {
+            break;
+        }
+        index += 1;
+    }
+    length
 }
 
 /// Length of the run that ends before a bit.
@@ -114,6 +140,24 @@ pub fn length_before<const SET: bool>(words: &[u64], bit: u64) -> u64 {
     bit - start
 }
 
+/// The run that a bit of the kind lies in, as far as it reaches into the words beside. Without a loop: each free of a PM
+/// block asks for it.
+#[inline]
+pub fn run_near<const SET: bool>(words: &[u64], bit: u64) -> Run {
+    let (index, at) = ((bit / 64) as usize, bit % 64);
+    let word_at = |index: usize| words.get(index).map_or(0, |word| wanted::<SET>(*word));
+    let word = word_at(index);
+    let mut behind = u64::from((word >> at).trailing_ones());
+    if at + behind == 64 {
+        behind += u64::from(word_at(index + 1).trailing_ones());
+    }
+    let mut before = u64::from((word << (63 - at)).leading_ones().saturating_sub(1));
+    if before == at && index > 0 {
+        before += u64::from(word_at(index - 1).leading_ones());
+    }
+    Run::new(bit - before, before + behind)
+}
+
 /// The longest run that starts in the word of `start`, a bit of the kind, at `start` or later (it may reach into later
 /// words), the first of several; no longer than `most`.
 #[inline]
@@ -124,9 +168,8 @@ pub fn longest_in_word<const SET: bool>(words: &[u64], start: u64, most: u64) ->
     if first >= most {
         return Run::new(start, most);
     }
-    let next = (word as u64 + 1) * 64;
     if start % 64 + first == 64 {
-        return Run::new(start, (first + length_from::<SET>(words, next, most - first)).min(most));
+        return Run::new(start, (first + length_from_word::<SET>(words, word + 1, most - first)).min(most));
     }
     // Bits at which `length` members begin, for one length after the other: holes are many and runs short where this
     // takes time.
@@ -138,9 +181,9 @@ pub fn longest_in_word<const SET: bool>(words: &[u64], start: u64, most: u64) ->
     }
     let last = u64::from(members.leading_ones());
     if last > 0 && length < most {
-        let run = (last + length_from::<SET>(words, next, most.saturating_sub(last))).min(most);
+        let run = (last + length_from_word::<SET>(words, word + 1, most.saturating_sub(last))).min(most);
         if run > length {
-            return Run::new(next - last, run);
+            return Run::new(word as u64 * 64 + 64 - last, run);
         }
     }
     Run::new(word as u64 * 64 + u64::from(begins.trailing_zeros()), length)
@@ -150,10 +193,10 @@ pub fn longest_in_word<const SET: bool>(words: &[u64], start: u64, most: u64) ->
 #[inline]
 pub fn first_or_longest<const SET: bool>(words: &[u64], enough: u64) -> Run {
     let (mut best, mut run) = (Run::default(), Run::default());
-    for (base, word) in (0u64..).step_by(64).zip(words) {
-        let (word, mut bit) = (wanted::<SET>(*word), 0);
+    for (index, word) in words.iter().enumerate() {
+        let (base, mut bit) = (index as u64 * 64, 0);
         while bit < 64 {
-            let found = u64::from((word >> bit).trailing_ones());
+            let found = equal_from(*word, bit, SET);
             if run.length == 0 {
                 run.start = base + bit;
             }
@@ -167,7 +210,7 @@ pub fn first_or_longest<const SET: bool>(words: &[u64], enough: u64) -> Run {
             }
             if bit < 64 {
                 run.length = 0;
-                bit += u64::from((word >> bit).trailing_zeros()).min(64 - bit);
+                bit += equal_from(*word, bit, !SET);
             }
         }
     }
@@ -181,11 +224,11 @@ pub fn runs<const SET: bool>(words: &[u64]) -> impl Iterator<Item = Run> {
     let mut at = 0;
     std::iter::from_fn(move || {
         while at < end {
-            let word = words.get((at / 64) as usize).map_or(0, |word| wanted::<SET>(*word)) >> (at % 64);
-            let between = u64::from(word.trailing_zeros()).min(64 - at % 64);
+            let word = words.get((at / 64) as usize).copied().unwrap_or_default();
+            let between = equal_from(word, at % 64, !SET);
             at += between;
             if between == 0 || !at.is_multiple_of(64) {
-                let run = Run::new(at, length_from::<SET>(words, at, u64::MAX));
+                let run = Run::new(at, length_from::<SET>(words, at));
                 at = run.end();
                 return Some(run);
             }
@@ -276,9 +319,16 @@ mod tests {
         let before = bits[..from].iter().rev().take_while(|bit| **bit == SET).count() as u64;
         let behind = bits[end..].iter().take_while(|bit| **bit == SET).count() as u64;
         assert_eq!(length_before::<SET>(words, run.start), before);
-        assert_eq!(length_from::<SET>(words, run.end(), u64::MAX), behind);
-        let some = length_from::<SET>(words, run.end(), 3);
-        assert!(some == behind || (3..behind).contains(&some));
+        assert_eq!(length_from::<SET>(words, run.end()), behind);
+        if bits.get(from) == Some(&SET) {
+            let all =
+                plain_runs(bits, SET).into_iter().find(|all| all.start <= run.start && run.start < all.end());
+            let all = all.unwrap_or_default();
+            let first = (run.start / 64 * 64).saturating_sub(64);
+            let end = all.end().min(run.start / 64 * 64 + 128);
+            let start = all.start.max(first);
+            assert_eq!(run_near::<SET>(words, run.start), Run::new(start, end - start));
+        }
     }
 
     #[test]
@@ -315,8 +365,8 @@ mod tests {
     fn bits_past_the_end_of_a_bitmap_are_neither_set_nor_clear() {
         let words = vec![0; 2];
         assert_eq!(count_set(&words, Run::new(120, 20)), 0);
-        assert_eq!((length_before::<false>(&words, 200), length_from::<false>(&words, 128, 9)), (0, 0));
-        assert_eq!((length_before::<true>(&words, 200), length_from::<true>(&words, 128, 9)), (0, 0));
+        assert_eq!((length_before::<false>(&words, 200), length_from::<false>(&words, 128)), (0, 0));
+        assert_eq!((length_before::<true>(&words, 200), length_from::<true>(&words, 128)), (0, 0));
         let mut words = vec![0; 2];
         set(&mut words, Run::new(120, u64::MAX));
         assert_eq!(words, [0, 0xff << 56]);
@@ -329,7 +379,7 @@ mod tests {
         assert_eq!(first_or_longest::<false>(&words, 1), Run::new(0, 0));
         clear(&mut words, Run::new(60, 70), |_| ());
         for at in [60, 63, 64, 65, 128, 129, 130] {
-            let found = (length_before::<false>(&words, at), length_from::<false>(&words, at, u64::MAX));
+            let found = (length_before::<false>(&words, at), length_from::<false>(&words, at));
             assert_eq!(found, (at - 60, 130 - at), "{at}");
         }
         assert_eq!((count_set(&words, Run::new(50, 20)), count_set(&words, Run::new(0, 256))), (10, 186));

@@ -73,7 +73,7 @@ impl Chunk {
             return None;
         }
         let before = bits::length_before::<false>(words, run.start);
-        let behind = bits::length_from::<false>(words, run.end(), u64::MAX);
+        let behind = bits::length_from::<false>(words, run.end());
         bits::clear(words, run, |_| ());
         let hole = before + run.length + behind;
         (self.free, self.largest) = (free as u16, self.largest.max(hole as u16));
