@@ -9,7 +9,7 @@ use crate::bits::{self, Run};
 /// The run lengths, in bits, that have a cursor: no run of that length begins in a word below its cursor.
 const RUN_LENGTHS_BITS: [u64; 11] = [2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32];
 /// Words with members that one search looks at. Bounded: a badly fragmented pool must not make a write scan all of it.
-const MOST_WORDS: usize = 64;
+const MAX_SEARCHED_WORDS: usize = 64;
 
 /// Members are 1 bits; a summary bit says that its word has members.
 #[derive(Debug)]
@@ -101,7 +101,7 @@ impl Bitmap {
     fn find_run(&mut self, index: usize, most: u64, wanted: u64) -> Option<Run> {
         let mut from = self.cursors[index].max(self.hint * 64);
         let mut none_yet = true;
-        for _ in 0..MOST_WORDS {
+        for _ in 0..MAX_SEARCHED_WORDS {
             let Some(word) = self.first_word(from) else {
                 if none_yet {
                     self.cursors[index] = self.words.len();

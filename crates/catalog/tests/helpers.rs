@@ -132,7 +132,7 @@ fn xattrs_symlinks_intents() {
     assert!(apply(&catalog, &[shard], |guard, tx| Ok(xattr::remove(guard, tx, ino, b"user.x")?)).unwrap());
     assert!(matches!(set(SetMode::Replace), Err(Edit::Missing)));
 
-    let target = vec![b't'; symlink::MAX_TARGET];
+    let target = vec![b't'; symlink::MAX_TARGET_BYTES];
     catalog.make_room_many(&symlink::create_puts(ino, target.len()), Purpose::User).unwrap();
     apply(&catalog, &[shard], |guard, tx| symlink::create(guard, tx, ino, &target)).unwrap();
     assert_eq!(symlink::read(catalog.read(shard).reader(), ino).unwrap(), target);

@@ -51,11 +51,11 @@ impl ChunkSpace {
     /// Bytes of memory that [`Self::new`] takes for these devices; `None`: they have more chunks than can be numbered.
     pub fn bytes_needed(chunk_blocks: u32, devices: &[(DeviceId, u64)]) -> Option<u64> {
         // The chunk, and its place in a set.
-        const EACH: u64 = size_of::<Chunk>() as u64 + 16;
+        const BYTES_PER_CHUNK: u64 = size_of::<Chunk>() as u64 + 16;
         let chunks = |blocks: u64| blocks.div_ceil(u64::from(chunk_blocks.max(1)));
         let mut sum = 0u64;
         for (_, blocks) in devices {
-            sum = sum.saturating_add(u64::from(u32::try_from(chunks(*blocks)).ok()?) * EACH);
+            sum = sum.saturating_add(u64::from(u32::try_from(chunks(*blocks)).ok()?) * BYTES_PER_CHUNK);
         }
         Some(sum)
     }
