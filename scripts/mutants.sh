@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Mutation tests: changes the code of a crate in one place after the other and runs the crate's own tests each time.
-#     scripts/mutants.sh CRATE...     (wal, blocks, map, cache, placement, catalog unless told otherwise)
+#     scripts/mutants.sh CRATE...     (wal, blocks, map, cache, placement, catalog, space unless told otherwise)
 # MUTANTS_ARGS="--file pool.rs -F claim": options for cargo-mutants, to run some of them only.
 # MUTANTS_TIMEOUT: seconds for the tests of one of them, 40.
 # What lived is in target/mutants/CRATE/mutants.out/missed.txt; docs/mutants.md judges it.
@@ -9,7 +9,7 @@ set -euo pipefail
 version=27.1.0
 root=$(cd "$(dirname "$0")/.." && pwd)
 out=${CARGO_TARGET_DIR:-$root/target}/mutants
-[ $# -gt 0 ] || set -- wal blocks map cache placement catalog
+[ $# -gt 0 ] || set -- wal blocks map cache placement catalog space
 export PATH=$out/tool/bin:$PATH
 if [ "$(cargo mutants --version 2>/dev/null)" != "cargo-mutants $version" ]; then
     cargo install --locked --root "$out/tool" "cargo-mutants@$version"

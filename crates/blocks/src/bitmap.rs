@@ -1,12 +1,15 @@
 //! A set of block numbers with a summary level: finds the lowest member or run quickly.
 //!
-//! Invariant: no run of at least `LENGTHS[i]` members begins in a word below `cursors[i]`. What is taken low leaves holes there
-//! of one or two members; a search that met them all again was a tenth of what a mail server's turn takes.
+//! Invariant: no run of at least `RUN_LENGTHS_BITS[i]` members begins in a word below `cursors[i]`. Low members that are
+//! taken leave holes of one or two members there; a search that met all these holes again was a tenth of the time that a
+//! mail server's turn takes.
 
-/// The run lengths that have a cursor: no run of that length begins in a word below its cursor.
-const LENGTHS: [u64; 11] = [2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32];
+use crate::bits::{self, Run};
+
+/// The run lengths, in bits, that have a cursor: no run of that length begins in a word below its cursor.
+const RUN_LENGTHS_BITS: [u64; 11] = [2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32];
 /// Words with members that one search looks at. Bounded: a badly fragmented pool must not make a write scan all of it.
-const MOST_WORDS: usize = 64;
+const MAX_SEARCHED_WORDS: usize = 64;
 
 /// Members are 1 bits; a summary bit says that its word has members.
 #[derive(Debug)]
@@ -15,7 +18,7 @@ pub struct Bitmap {
     summary: Vec<u64>,
     /// No summary word below this one has members.
     hint: usize,
-    cursors: [usize; LENGTHS.len()],
+    cursors: [usize; RUN_LENGTHS_BITS.len()],
     count: u64,
 }
 
@@ -24,7 +27,7 @@ impl Bitmap {
     pub fn new(bits: u64) -> Bitmap {
         let words = bits.div_ceil(64) as usize;
         let summary = vec![0; words.div_ceil(64)];
-        Bitmap { words: vec![0; words], summary, hint: 0, cursors: [words; LENGTHS.len()], count: 0 }
+        Bitmap { words: vec![0; words], summary, hint: 0, cursors: [words; RUN_LENGTHS_BITS.len()], count: 0 }
     }
 
     /// Number of members.
@@ -45,27 +48,18 @@ impl Bitmap {
 
     /// Keeps the invariant of the cursors when `bit` has become a member.
     fn note_run(&mut self, bit: u64) {
-        let (word, at) = ((bit / 64) as usize, bit % 64);
-        let members = self.words[word];
-        let mut length = u64::from((members >> at).trailing_ones());
-        if at + length == 64 {
-            length += self.words.get(word + 1).map_or(0, |next| u64::from(next.trailing_ones()));
-        }
-        // The longest of `LENGTHS` with this bit in it reaches no further down than into the word before.
-        let mut before = u64::from((members << (63 - at)).leading_ones()) - 1;
-        if before == at && word > 0 {
-            before += u64::from(self.words[word - 1].leading_ones());
-        }
-        length += before;
-        let begins = ((bit - before) / 64) as usize;
-        for (cursor, _) in self.cursors.iter_mut().zip(LENGTHS).take_while(|(_, least)| *least <= length) {
+        // The longest of `RUN_LENGTHS_BITS` with this bit in it reaches no further than into the words beside.
+        let run = bits::run_near::<true>(&self.words, bit);
+        let begins = (run.start / 64) as usize;
+        let with_cursor = self.cursors.iter_mut().zip(RUN_LENGTHS_BITS);
+        for (cursor, _) in with_cursor.take_while(|(_, least)| *least <= run.length) {
             *cursor = (*cursor).min(begins);
         }
     }
 
     /// Takes a given member out; false when the bit is no member.
     pub fn take(&mut self, bit: u64) -> bool {
-        let member = self.words[(bit / 64) as usize] & 1 << (bit % 64) != 0;
+        let member = bits::is_set(&self.words, bit);
         if member {
             self.remove(bit);
         }
@@ -85,29 +79,29 @@ impl Bitmap {
     }
 
     /// Takes up to `most` consecutive members: of the first run of at least `enough`, else of a shorter one.
-    pub fn take_run(&mut self, most: u64, enough: u64) -> Option<(u64, u64)> {
+    pub fn take_run(&mut self, most: u64, enough: u64) -> Option<Run> {
         let enough = enough.min(most);
-        let known = LENGTHS.partition_point(|length| *length <= enough);
-        let shorter = LENGTHS[..known].iter().copied().enumerate().rev();
+        let known = RUN_LENGTHS_BITS.partition_point(|length| *length <= enough);
+        let shorter = RUN_LENGTHS_BITS[..known].iter().copied().enumerate().rev();
         // The requested length first, then the next shorter lengths.
         let asked = known.checked_sub(1).map(|index| (index, enough));
         for (index, wanted) in asked.into_iter().chain(shorter.filter(|(_, length)| *length < enough)) {
-            if let Some((start, length)) = self.find_run(index, most, wanted) {
-                self.remove_run(start, length);
-                return Some((start, length));
+            if let Some(run) = self.find_run(index, most, wanted) {
+                self.remove_run(run);
+                return Some(run);
             }
         }
         let start = self.lowest()?;
-        let (start, length) = self.longest_in(start, most);
-        self.remove_run(start, length);
-        Some((start, length))
+        let run = bits::longest_in_word::<true>(&self.words, start, most);
+        self.remove_run(run);
+        Some(run)
     }
 
-    /// The first run of at least `wanted` members, which is at least `LENGTHS[index]`; no longer than `most`.
-    fn find_run(&mut self, index: usize, most: u64, wanted: u64) -> Option<(u64, u64)> {
+    /// The first run of at least `wanted` members, which is at least `RUN_LENGTHS_BITS[index]`; no longer than `most`.
+    fn find_run(&mut self, index: usize, most: u64, wanted: u64) -> Option<Run> {
         let mut from = self.cursors[index].max(self.hint * 64);
         let mut none_yet = true;
-        for _ in 0..MOST_WORDS {
+        for _ in 0..MAX_SEARCHED_WORDS {
             let Some(word) = self.first_word(from) else {
                 if none_yet {
                     self.cursors[index] = self.words.len();
@@ -115,12 +109,12 @@ impl Bitmap {
                 break;
             };
             let start = word as u64 * 64 + u64::from(self.words[word].trailing_zeros());
-            let run = self.longest_in(start, most);
-            none_yet &= run.1 < LENGTHS[index];
+            let run = bits::longest_in_word::<true>(&self.words, start, most);
+            none_yet &= run.length < RUN_LENGTHS_BITS[index];
             if none_yet {
                 self.cursors[index] = word + 1;
             }
-            if run.1 >= wanted {
+            if run.length >= wanted {
                 return Some(run);
             }
             from = word + 1;
@@ -128,70 +122,17 @@ impl Bitmap {
         None
     }
 
-    /// The longest run that starts in the word of `start`, a member, at `start` or later (it may reach into later
-    /// words), the first of several; no longer than `most`.
-    fn longest_in(&self, start: u64, most: u64) -> (u64, u64) {
-        let word = (start / 64) as usize;
-        let members = self.words[word] & (u64::MAX << (start % 64));
-        let first = u64::from((members >> (start % 64)).trailing_ones());
-        if first >= most {
-            return (start, most);
-        }
-        if start % 64 + first == 64 {
-            return (start, (first + self.leading_in(word + 1, most - first)).min(most));
-        }
-        // Bits at which `length` members begin, for one length after the other: holes are many and runs short where this
-        // takes time.
-        let (mut begins, mut left, mut length) = (members, members, 0);
-        while left != 0 && length < most {
-            begins = left;
-            length += 1;
-            left &= left >> 1;
-        }
-        let mut best = (word as u64 * 64 + u64::from(begins.trailing_zeros()), length);
-        let last = u64::from(members.leading_ones());
-        if last > 0 && length < most {
-            let run = (last + self.leading_in(word + 1, most.saturating_sub(last))).min(most);
-            if run > length {
-                best = (word as u64 * 64 + 64 - last, run);
-            }
-        }
-        best
-    }
-
-    /// Counts the members that follow each other from the first bit of a word on. The count may stop at
-    /// `enough`.
-    fn leading_in(&self, mut word: usize, enough: u64) -> u64 {
-        let mut run = 0;
-        while run < enough
-            && let Some(members) = self.words.get(word)
-        {
-            run += u64::from(members.trailing_ones());
-            if *members != u64::MAX {
-                break;
-            }
-            word += 1;
-        }
-        run
-    }
-
     /// Takes members that follow one another out, a word at a time.
-    fn remove_run(&mut self, start: u64, length: u64) {
-        let (mut bit, end) = (start, start + length);
-        while bit < end {
-            let word = (bit / 64) as usize;
-            let count = (64 - bit % 64).min(end - bit);
-            self.words[word] &= !((u64::MAX >> (64 - count)) << (bit % 64));
-            if self.words[word] == 0 {
-                self.summary[word / 64] &= !(1 << (word % 64));
-            }
-            bit += count;
-        }
-        self.count -= length;
+    fn remove_run(&mut self, run: Run) {
+        debug_assert_eq!(bits::count_set(&self.words, run), run.length, "members of {run:?} are taken twice");
+        let summary = &mut self.summary;
+        bits::clear(&mut self.words, run, |word| summary[word / 64] &= !(1 << (word % 64)));
+        self.count -= run.length;
     }
 
     fn remove(&mut self, bit: u64) {
         let word = (bit / 64) as usize;
+        debug_assert!(bits::is_set(&self.words, bit), "block {bit} is taken twice");
         self.words[word] &= !(1 << (bit % 64));
         if self.words[word] == 0 {
             self.summary[word / 64] &= !(1 << (word % 64));
@@ -227,12 +168,12 @@ mod tests {
         for bit in [5, 70, 71, 72, 9_000, 99_999] {
             set.insert(bit);
         }
-        assert_eq!(set.take_run(8, 3), Some((70, 3)));
+        assert_eq!(set.take_run(8, 3), Some(Run::new(70, 3)));
         assert_eq!(set.take_lowest(), Some(5));
         assert_eq!(set.take_lowest(), Some(9_000));
         set.insert(1);
         assert_eq!(set.take_lowest(), Some(1));
-        assert_eq!(set.take_run(4, 4), Some((99_999, 1)));
+        assert_eq!(set.take_run(4, 4), Some(Run::new(99_999, 1)));
         assert_eq!((set.take_lowest(), set.count()), (None, 0));
     }
 
@@ -240,9 +181,9 @@ mod tests {
     fn runs_cross_words_and_respect_most() {
         let mut set = Bitmap::new(1024);
         (0..1024).for_each(|bit| set.insert(bit));
-        assert_eq!(set.take_run(256, 64), Some((0, 256)));
-        assert_eq!(set.take_run(600, 600), Some((256, 600)));
-        assert_eq!(set.take_run(600, 64), Some((856, 168)));
+        assert_eq!(set.take_run(256, 64), Some(Run::new(0, 256)));
+        assert_eq!(set.take_run(600, 600), Some(Run::new(256, 600)));
+        assert_eq!(set.take_run(600, 64), Some(Run::new(856, 168)));
         assert_eq!(set.count(), 0);
     }
 
@@ -281,17 +222,18 @@ mod tests {
                 }
             }
             let (most, before) = (1 + next(if round % 3 == 0 { 150 } else { 6 }), runs(&expected));
-            for (index, least) in LENGTHS.into_iter().enumerate() {
+            for (index, least) in RUN_LENGTHS_BITS.into_iter().enumerate() {
                 let below = |run: &&(u64, u64)| run.1 >= least && run.0 < set.cursors[index] as u64 * 64;
                 assert_eq!(before.iter().find(below), None, "of {least} members");
             }
             let enough = 1 + next(most);
-            let Some((start, length)) = set.take_run(most, enough) else {
+            let Some(Run { start, length }) = set.take_run(most, enough) else {
                 assert!(expected.is_empty());
                 continue;
             };
             let longest = before.iter().map(|run| run.1).max().unwrap_or(0);
-            let next_to_it = LENGTHS.into_iter().rfind(|length| *length <= longest.min(enough)).unwrap_or(1);
+            let next_to_it =
+                RUN_LENGTHS_BITS.into_iter().rfind(|length| *length <= longest.min(enough)).unwrap_or(1);
             let least = if longest >= enough { enough } else { next_to_it };
             assert!(!exhaustive || length >= least, "{length} of {enough}, there are {longest}");
             assert!((1..=most).contains(&length), "{length} of {most}");
@@ -329,7 +271,7 @@ mod tests {
                 }
                 6 => assert_eq!(set.take_lowest(), expected.pop_first()),
                 _ => {
-                    let run = set.take_run(4, 2).map_or(0..0, |(start, length)| start..start + length);
+                    let run = set.take_run(4, 2).map_or(0..0, |run| run.start..run.end());
                     assert_eq!(run.is_empty(), expected.is_empty());
                     run.for_each(|bit| assert!(expected.remove(&bit), "{bit} is no member"));
                 }
@@ -345,7 +287,7 @@ mod tests {
         let taken = |members: &[std::ops::Range<u64>], most, enough| {
             let mut set = Bitmap::new(256);
             members.iter().cloned().flatten().for_each(|bit| set.insert(bit));
-            set.take_run(most, enough)
+            set.take_run(most, enough).map(|run| (run.start, run.length))
         };
         assert_eq!(taken(&[0..2, 64..72], 8, 2), Some((0, 2)), "the next word has a longer one");
         assert_eq!(taken(&[0..2, 63..65], 3, 2), Some((0, 2)), "as long as the run that leaves the word");
@@ -367,8 +309,8 @@ mod tests {
         // A run below that is gone again: the search begins there.
         set.insert(6);
         assert!(set.take(6));
-        assert_eq!(set.take_run(2, 2), Some((5, 1)), "no run in the first 64 words");
-        assert_eq!(set.take_run(2, 2), Some((127 * 64 + 5, 2)), "in the last of the next 64");
+        assert_eq!(set.take_run(2, 2), Some(Run::new(5, 1)), "no run in the first 64 words");
+        assert_eq!(set.take_run(2, 2), Some(Run::new(127 * 64 + 5, 2)), "in the last of the next 64");
     }
 
     /// A search for a run that begins above finds none there, and the only member stays known.
@@ -377,7 +319,7 @@ mod tests {
         let mut set = Bitmap::new(4 * 4096);
         [5, 2 * 4096, 2 * 4096 + 1].into_iter().for_each(|bit| set.insert(bit));
         assert!(set.take(2 * 4096) && set.take(2 * 4096 + 1));
-        assert_eq!(set.take_run(2, 2), Some((5, 1)));
+        assert_eq!(set.take_run(2, 2), Some(Run::new(5, 1)));
     }
 
     /// Numbers below a bound, the same for the same seed.

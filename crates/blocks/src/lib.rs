@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bitmap;
+pub mod bits;
 pub mod descriptor;
 pub mod pool;
 

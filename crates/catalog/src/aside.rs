@@ -7,12 +7,15 @@
 //! lives. Changes never start from a copy. Readers hold the copies; the table only finds them. Lock order:
 //! the table's lock is the last one.
 
-use crate::chunk_space::Pin;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use terrace_format::below::Identity;
 use terrace_format::page::PAGE_SIZE;
 use terrace_runtime::sync::Mutex;
+
+/// An I/O pin of a device block: no claim takes the block while the I/O pin lives. The crate of the free space of lower
+/// tiers has its own; a copy needs no more than to hold one.
+pub trait IoPin: Send + Sync {}
 
 /// A copy of a page of a lower tier, with its seal checked and taken off.
 pub struct PageCopy {
@@ -23,7 +26,7 @@ pub struct PageCopy {
     /// The page.
     pub bytes: [u8; PAGE_SIZE],
     /// The I/O pin of its device block.
-    pub pin: Pin,
+    pub pin: Box<dyn IoPin>,
 }
 
 /// Finds the copies of a pool.
@@ -31,7 +34,7 @@ pub struct PageCopy {
 pub struct Aside(Mutex<HashMap<(Identity, u64), Weak<PageCopy>>>);
 
 impl Aside {
-    /// The copy of the page that lies at `location`, if somebody holds one.
+    /// The copy of the page that lies at `location`, if a reader holds one.
     pub fn get(&self, identity: Identity, location: u64) -> Option<Arc<PageCopy>> {
         self.0.lock().get(&(identity, location))?.upgrade()
     }

@@ -4,7 +4,8 @@
 //! never lie on a lower tier, so the way to every leaf, and the bitmaps that a fetch changes, are in PM.
 
 use crate::node::{Node, damaged};
-use crate::tree::{Reader, ShardsWrite};
+use crate::reader::Reader;
+use crate::shards::ShardsWrite;
 use terrace_format::PmBlock;
 use terrace_format::keys::Key;
 use terrace_wal::{Result, Tx};

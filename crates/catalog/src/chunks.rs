@@ -5,9 +5,11 @@
 //! chunk number (L1); the caller of a mark holds these shards.
 //! Invariant: used and free marks of a block alternate; a repeated mark means damage.
 
+use crate::catalog::Catalog;
 use crate::edit::Edit;
-use crate::tree::{Catalog, ShardsWrite};
+use crate::shards::ShardsWrite;
 use smallvec::SmallVec;
+use terrace_blocks::bits::Run;
 use terrace_format::keys::{ColdExtent, Key};
 use terrace_format::{Corrupt, DeviceBlock, DeviceId};
 use terrace_wal::{Error, Tx};
@@ -30,12 +32,25 @@ impl From<&ColdExtent> for DeviceRun {
     }
 }
 
-/// The part of a run inside one chunk.
+/// The number of a chunk of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ChunkIndex(pub u64);
+
+/// The part of a device run inside one chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Piece {
-    pub chunk: u64,
-    pub bit: u64,
-    pub length: u64,
+pub struct Piece {
+    /// The chunk.
+    pub chunk: ChunkIndex,
+    /// Its bits: a bit for each block, counted from the first block of the chunk.
+    pub bits: Run,
+}
+
+impl Piece {
+    /// The blocks of the piece on its device.
+    pub fn on(self, device: DeviceId, chunk_blocks: u32) -> DeviceRun {
+        let start = 1 + self.chunk.0 * u64::from(chunk_blocks) + self.bits.start;
+        DeviceRun { device, start: DeviceBlock(start), length: self.bits.length }
+    }
 }
 
 /// Bytes of a chunk's bitmap.
@@ -44,29 +59,29 @@ pub fn bitmap_size(chunk_blocks: u32) -> usize {
 }
 
 /// The chunks that a run touches. Block 0 is the header: it belongs to none and is left out.
-pub(crate) fn pieces(chunk_blocks: u32, run: DeviceRun) -> impl Iterator<Item = Piece> {
+pub fn pieces(chunk_blocks: u32, run: DeviceRun) -> impl Iterator<Item = Piece> {
     let size = u64::from(chunk_blocks);
     let end = run.start.0.saturating_add(run.length).saturating_sub(1);
     let mut at = run.start.0.saturating_sub(1);
     std::iter::from_fn(move || {
-        let piece =
-            Piece { chunk: at / size, bit: at % size, length: end.checked_sub(at)?.min(size - at % size) };
-        at += piece.length;
-        (piece.length > 0).then_some(piece)
+        let length = end.checked_sub(at)?.min(size - at % size);
+        let piece = Piece { chunk: ChunkIndex(at / size), bits: Run::new(at % size, length) };
+        at += length;
+        (length > 0).then_some(piece)
     })
 }
 
 /// The shards to lock for [`mark`]ing a run.
 pub fn shards(catalog: &Catalog, run: DeviceRun) -> SmallVec<[u32; 4]> {
     let chunk_blocks = catalog.wal().geometry().chunk_blocks;
-    pieces(chunk_blocks, run).map(|piece| catalog.shard_of(piece.chunk)).collect()
+    pieces(chunk_blocks, run).map(|piece| catalog.shard_of(piece.chunk.0)).collect()
 }
 
 /// The puts that [`mark`] can do, for `make_room_many`.
 pub fn mark_puts(catalog: &Catalog, run: DeviceRun) -> Vec<(Key, usize)> {
     let chunk_blocks = catalog.wal().geometry().chunk_blocks;
     let size = bitmap_size(chunk_blocks);
-    pieces(chunk_blocks, run).map(|piece| (Key::chunk(piece.chunk, run.device), size)).collect()
+    pieces(chunk_blocks, run).map(|piece| (Key::chunk(piece.chunk.0, run.device), size)).collect()
 }
 
 /// Marks blocks used or free. Logs only the changed words, or a whole bitmap for a chunk's first use.
@@ -102,13 +117,14 @@ fn mark_piece(
     used: bool,
     size: usize,
 ) -> std::result::Result<(), Edit> {
-    if piece.chunk > u64::from(u32::MAX) {
-        return Err(wrong(run, "a chunk number of 32 bits", piece.chunk).into());
+    let Piece { chunk: ChunkIndex(chunk), bits } = piece;
+    if chunk > u64::from(u32::MAX) {
+        return Err(wrong(run, "a chunk number of 32 bits", chunk).into());
     }
-    let key = Key::chunk(piece.chunk, run.device);
+    let key = Key::chunk(chunk, run.device);
     // The caller locked the shards of the extents that the inode's flags announce. An extent in another shard
     // means that the flags are damaged.
-    if !guard.holds(guard.catalog().shard_of(piece.chunk)) {
+    if !guard.holds(guard.catalog().shard_of(chunk)) {
         return Err(wrong(run, "an extent that its inode's flags announce", "no such flag").into());
     }
     let old: Option<SmallVec<[u8; 512]>> = guard.reader(tx).get_with(&key, SmallVec::from_slice)?;
@@ -117,14 +133,14 @@ fn mark_piece(
     if bitmap.len() != size {
         return Err(wrong(run, &format!("a bitmap of {size} bytes"), bitmap.len()).into());
     }
-    for bit in piece.bit..piece.bit + piece.length {
+    for bit in bits.start..bits.end() {
         let mask = 1u8 << (bit % 8);
         let Some(byte) = bitmap.get_mut((bit / 8) as usize) else {
             return Err(wrong(run, "a block inside the chunk", bit).into());
         };
         if (*byte & mask != 0) == used {
             let (expected, found) = if used { ("free", "used") } else { ("used", "free") };
-            return Err(wrong(run, expected, format!("{found} bit {bit} of chunk {}", piece.chunk)).into());
+            return Err(wrong(run, expected, format!("{found} bit {bit} of chunk {chunk}")).into());
         }
         *byte ^= mask;
     }
@@ -135,8 +151,26 @@ fn mark_piece(
         guard.remove(tx, &key)?;
         return Ok(());
     }
-    let first = (piece.bit / 64 * 8) as usize;
-    let end = ((piece.bit + piece.length).div_ceil(64) * 8) as usize;
+    let first = (bits.start / 64 * 8) as usize;
+    let end = (bits.end().div_ceil(64) * 8) as usize;
     guard.update_bytes(tx, &key, first, bitmap.get(first..end).unwrap_or_default())?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_follow_chunks() {
+        let run = |start, length| DeviceRun { device: DeviceId(0), start: DeviceBlock(start), length };
+        let found = |of: DeviceRun| -> Vec<_> {
+            let tuple = |piece: Piece| (piece.chunk.0, piece.bits.start, piece.bits.length);
+            pieces(16, of).map(tuple).collect()
+        };
+        assert_eq!(found(run(1, 16)), [(0, 0, 16)]);
+        assert_eq!(found(run(15, 20)), [(0, 14, 2), (1, 0, 16), (2, 0, 2)]);
+        let back: Vec<_> = pieces(16, run(15, 20)).map(|piece| piece.on(DeviceId(0), 16)).collect();
+        assert_eq!(back, [run(15, 2), run(17, 16), run(33, 2)]);
+    }
 }

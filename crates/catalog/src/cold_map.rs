@@ -4,7 +4,8 @@
 //! extents of an inode do not overlap.
 
 use crate::edit::Edit;
-use crate::tree::{Reader, ShardsWrite};
+use crate::reader::Reader;
+use crate::shards::ShardsWrite;
 use std::ops::ControlFlow;
 use terrace_format::keys::{ColdExtent, Key, Kind, MAX_EXTENT_BLOCKS};
 use terrace_format::{Corrupt, DeviceBlock, DeviceId, FileBlock, Ino};

@@ -8,21 +8,21 @@
 
 use crate::edit::Edit;
 use crate::node::damaged;
-use crate::tree::{Reader, ShardsWrite};
+use crate::reader::Reader;
+use crate::shards::ShardsWrite;
 use siphasher::sip::SipHasher13;
 use std::ops::ControlFlow;
 use terrace_format::keys::{Key, Kind};
 use terrace_format::{Ino, PmBlock};
 use terrace_runtime::narrow::name_hash_bits;
-use terrace_runtime::planted::{Mistake, planted};
 use terrace_wal::{NoSpace, Result, Tx};
 
 /// Cookies below this are reserved: 0 start, 1 ".", 2 "..".
 pub const FIRST_COOKIE: u64 = 16;
 /// Bytes of a dentry's value before the name.
-const HEAD: usize = 5;
+const HEAD_BYTES: usize = 5;
 /// Longest name.
-pub const MAX_NAME: usize = 255;
+pub const MAX_NAME_BYTES: usize = 255;
 
 /// The keyed hash of names.
 #[derive(Debug, Clone, Copy)]
@@ -62,17 +62,17 @@ fn prefix(directory: Ino) -> Key {
 }
 
 fn decode<'a>(key: &[u8], value: &'a [u8]) -> Option<(Dentry, &'a [u8])> {
-    let (head, name) = value.split_first_chunk::<HEAD>()?;
+    let (head, name) = value.split_first_chunk::<HEAD_BYTES>()?;
     let [i0, i1, i2, i3, file_type] = *head;
     let dentry = Dentry {
         ino: Ino(u32::from_le_bytes([i0, i1, i2, i3]).into()),
         file_type,
         cookie: Key::sub_number(key)?,
     };
-    (!name.is_empty() && name.len() <= MAX_NAME).then_some((dentry, name))
+    (!name.is_empty() && name.len() <= MAX_NAME_BYTES).then_some((dentry, name))
 }
 
-fn head(ino: Ino, file_type: u8) -> [u8; HEAD] {
+fn head(ino: Ino, file_type: u8) -> [u8; HEAD_BYTES] {
     let [i0, i1, i2, i3] = (ino.0 as u32).to_le_bytes();
     [i0, i1, i2, i3, file_type]
 }
@@ -110,7 +110,7 @@ fn same_hash(
 pub fn lookup(reader: Reader<'_>, hash: &NameHash, directory: Ino, name: &[u8]) -> Result<Option<Dentry>> {
     let mut found = None;
     same_hash(reader, directory, hash.base(name), |dentry, other| {
-        if other == name || planted(Mistake::HashTakenForName) {
+        if other == name || wrong::takes_hash_for_name() {
             found = Some(dentry);
         }
         found.is_none()
@@ -120,7 +120,7 @@ pub fn lookup(reader: Reader<'_>, hash: &NameHash, directory: Ino, name: &[u8]) 
 
 /// The put that [`insert`] will do, for `make_room_many` and the size of the record.
 pub fn insert_put(hash: &NameHash, directory: Ino, name: &[u8]) -> (Key, usize) {
-    (Key::dentry(directory, hash.base(name)), HEAD + name.len())
+    (Key::dentry(directory, hash.base(name)), HEAD_BYTES + name.len())
 }
 
 /// Adds a name with the lowest free collision number; gives its cookie.
@@ -136,7 +136,7 @@ pub fn insert(
     ino: Ino,
     file_type: u8,
 ) -> std::result::Result<u64, Edit> {
-    assert!(!name.is_empty() && name.len() <= MAX_NAME, "a name of {} bytes", name.len());
+    assert!(!name.is_empty() && name.len() <= MAX_NAME_BYTES, "a name of {} bytes", name.len());
     let base = hash.base(name);
     let (mut cookie, mut exists) = (base, false);
     same_hash(guard.reader(tx), directory, base, |dentry, other| {
@@ -239,4 +239,14 @@ pub fn is_empty(reader: Reader<'_>, directory: Ino) -> Result<bool> {
         ControlFlow::Break(())
     })?;
     Ok(empty)
+}
+
+/// The branches of planted mistakes.
+mod wrong {
+    use terrace_runtime::planted::{Mistake, planted};
+
+    /// A name with the same hash is taken for the name.
+    pub(super) fn takes_hash_for_name() -> bool {
+        planted(Mistake::HashTakenForName)
+    }
 }

@@ -4,8 +4,9 @@
 //! stays until [`ShardsWrite::unlink_emptied`], which the caller calls last before the commit: so a
 //! put after a remove in one transaction finds the leaf that the committed tree has.
 
-use crate::node::{CAPACITY, Cell, Node, damaged};
-use crate::tree::{Path, ShardsWrite};
+use crate::node::{CAPACITY_BYTES, Cell, Node, damaged};
+use crate::reader::Path;
+use crate::shards::ShardsWrite;
 use smallvec::SmallVec;
 use std::ops::ControlFlow;
 use terrace_blocks::BlockPool;
@@ -66,11 +67,11 @@ impl Freed {
 }
 
 /// A leaf that falls below this is looked at, whether a neighbour has room for what is left.
-const SPARSE: usize = CAPACITY / 4;
+const SPARSE_BYTES: usize = CAPACITY_BYTES / 4;
 
 /// Whether a leaf with so many bytes in use became sparse, or half of what it was then: what was forgotten is noted again.
 fn is_sparser(before: usize, after: usize) -> bool {
-    after < SPARSE && (before >= SPARSE || before.max(1).ilog2() > after.max(1).ilog2())
+    after < SPARSE_BYTES && (before >= SPARSE_BYTES || before.max(1).ilog2() > after.max(1).ilog2())
 }
 
 impl ShardsWrite<'_> {
@@ -146,7 +147,7 @@ impl ShardsWrite<'_> {
             return Ok(false);
         }
         self.remove_cell(tx, &leaf, index)?;
-        let before = CAPACITY.saturating_sub(leaf.gap() + leaf.dead());
+        let before = CAPACITY_BYTES.saturating_sub(leaf.gap() + leaf.dead());
         if leaf.count() == 1 {
             self.emptied.push(key.clone());
         } else if is_sparser(before, before.saturating_sub(Page::cell_size(&key.0, cell.value_length))) {
@@ -380,7 +381,7 @@ mod tests {
 
     #[test]
     fn a_leaf_becomes_sparser_below_a_quarter_and_where_its_bytes_halve() {
-        assert_eq!(SPARSE, 1020);
+        assert_eq!(SPARSE_BYTES, 1020);
         let below = [(1021, 1020), (1020, 1019), (4080, 1019), (1021, 1021)].map(|(a, b)| is_sparser(a, b));
         assert_eq!(below, [false, true, true, false]);
         let halves = [(1019, 512), (512, 511), (511, 256), (256, 255), (1, 0), (2, 1), (0, 0)];

@@ -1,14 +1,15 @@
 //! Intents: ranges of a file that a truncation removes in the background (design T7).
 
 use crate::edit::Edit;
-use crate::tree::{Reader, ShardsWrite};
+use crate::reader::Reader;
+use crate::shards::ShardsWrite;
 use std::ops::ControlFlow;
 use terrace_format::keys::{Key, Kind};
 use terrace_format::{Corrupt, FileBlock, Ino};
 use terrace_wal::{Result, Tx};
 
 /// Bytes of an intent's value.
-pub const VALUE_SIZE: usize = 12;
+pub const VALUE_BYTES: usize = 12;
 
 /// A range to be removed; until then it reads as gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +24,7 @@ pub struct Intent {
 
 /// The put that [`put`] will do.
 pub fn put_size(ino: Ino, first: FileBlock) -> (Key, usize) {
-    (Key::intent(ino, first), VALUE_SIZE)
+    (Key::intent(ino, first), VALUE_BYTES)
 }
 
 /// Stores an intent, or replaces the one that starts at the same block.
@@ -37,7 +38,7 @@ pub fn put(
     intent: Intent,
 ) -> std::result::Result<(), Edit> {
     assert!(intent.first < intent.end, "an empty intent {intent:?}");
-    let mut value = [0; VALUE_SIZE];
+    let mut value = [0; VALUE_BYTES];
     let (generation, end) = value.split_at_mut(4);
     generation.copy_from_slice(&intent.generation.to_le_bytes());
     end.copy_from_slice(&intent.end.0.to_le_bytes());

@@ -11,29 +11,35 @@
 //! a panic or an endless loop (I11).
 //! Lock order (L1): shards by number, after inodes and before orphan lists and the allocator. Making
 //! room reserves and claims before it locks.
-//! Called by fs, migration and check.
+//! Called by space, store, fs, migration and engine.
 #![forbid(unsafe_code)]
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod aside;
 pub mod below;
-pub mod chunk_space;
+mod catalog;
+mod change;
 pub mod chunks;
 pub mod cold_map;
 pub mod dentry;
+mod divide;
 pub mod edit;
 pub mod intent;
 mod node;
 mod parts;
+mod reader;
+mod scan;
+mod shards;
 mod shrink;
 mod split;
 pub mod symlink;
-pub mod tree;
+mod touched;
 pub mod xattr;
 
-pub use aside::PageCopy;
-pub use chunk_space::{ChunkSpace, Pin, SpaceTotals};
+pub use aside::{IoPin, PageCopy};
+pub use catalog::Catalog;
+pub use change::STRUCTURAL_RECORD_BYTES;
 pub use chunks::DeviceRun;
 pub use edit::{Edit, Freed, Shortage};
-pub use split::STRUCTURAL_RECORD_BYTES;
-pub use tree::{Catalog, Reader, ShardRead, ShardsWrite};
+pub use reader::Reader;
+pub use shards::{ShardRead, ShardsWrite};

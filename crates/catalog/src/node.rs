@@ -4,11 +4,9 @@
 //!
 //! Invariant: nothing here trusts a byte of the page; what does not fit gives `Corrupt`.
 
-use crate::tree::Reader;
 use std::cell::RefCell;
 use std::cmp::Ordering;
 use std::ops::{Deref, DerefMut};
-use terrace_format::below::{Identity, is_below};
 use terrace_format::keys::MAX_KEY;
 use terrace_format::page::{CELL_HEADER, PAGE_HEADER, PAGE_SIZE};
 use terrace_format::{Corrupt, PmBlock};
@@ -17,7 +15,7 @@ use terrace_wal::Result;
 /// Deepest tree: 15 levels of two children are more than any pool holds.
 pub(crate) const MAX_LEVEL: u8 = 15;
 /// Bytes of a page for slots and cells.
-pub(crate) const CAPACITY: usize = PAGE_SIZE - PAGE_HEADER;
+pub(crate) const CAPACITY_BYTES: usize = PAGE_SIZE - PAGE_HEADER;
 /// Magic and version as `terrace_format::page::Page::new` writes them.
 const MAGIC: [u8; 3] = [0x54, 0x43, 1];
 
@@ -83,7 +81,7 @@ thread_local! {
 }
 
 /// Pages that a thread keeps to read into: the most that an operation has in use at once, on a deep path.
-const MOST_SPARE: usize = 4;
+const MAX_SPARE_PAGES: usize = 4;
 
 /// A page to read into, from the thread's spare ones: to zero 4 KiB for each page read cost a create and unlink 7 % of
 /// their time.
@@ -112,7 +110,7 @@ impl Drop for NodeBuffer {
             // A thread that ends may have dropped its spare nodes already.
             let _ = SPARE.try_with(|spare| {
                 let mut spare = spare.borrow_mut();
-                if spare.len() < MOST_SPARE {
+                if spare.len() < MAX_SPARE_PAGES {
                     spare.push(node);
                 }
             });
@@ -150,6 +148,16 @@ impl Node {
     /// Bytes between slots and heap.
     pub fn gap(&self) -> usize {
         self.heap().saturating_sub(PAGE_HEADER + 2 * self.count())
+    }
+    /// Checks the header; `level` is the level that the page's parent demands.
+    #[inline]
+    pub fn verify(&self, level: Option<u8>) -> Result<()> {
+        verify_header(self, level)
+    }
+    /// The page, to read into. Call [`Self::verify`] afterwards.
+    #[inline]
+    pub fn bytes_mut(&mut self) -> &mut [u8; PAGE_SIZE] {
+        &mut self.bytes
     }
     /// The page.
     pub fn bytes(&self) -> &[u8; PAGE_SIZE] {
@@ -256,61 +264,6 @@ fn verify_header(node: &Node, level: Option<u8>) -> Result<()> {
         return Err(damaged(block, "inner page", "at least one child", "none"));
     }
     Ok(())
-}
-
-impl Reader<'_> {
-    /// Reads a page; `level` is the level that its parent demands.
-    pub(crate) fn node(&self, block: PmBlock, level: Option<u8>) -> Result<NodeBuffer> {
-        let mut node = Node::empty();
-        self.node_into(block, level, &mut node)?;
-        Ok(node)
-    }
-
-    /// As [`Self::node`], into an existing one.
-    #[inline]
-    pub(crate) fn node_into(&self, block: PmBlock, level: Option<u8>, node: &mut Node) -> Result<()> {
-        node.block = block;
-        self.bytes(block, &mut node.bytes)?;
-        verify_header(node, level)?;
-        if node.level() == 0 {
-            self.catalog.blocks().descriptor(block).set_in_use();
-        }
-        Ok(())
-    }
-
-    /// Replaces `node` by its child `index`, a leaf on a lower tier, if DRAM has a copy of the leaf that this
-    /// reader may use; else gives false and leaves `node` unchanged.
-    pub(crate) fn aside_into(&self, shard: u32, index: usize, node: &mut Node) -> Result<bool> {
-        if !self.reads_aside {
-            return Ok(false);
-        }
-        let word = self.child_word(node, index)?;
-        let Some(copy) = self.catalog.aside().get(Identity::Catalog { shard }, word) else {
-            return Ok(false);
-        };
-        node.bytes = copy.bytes;
-        verify_header(node, Some(0)).map(|()| true)
-    }
-
-    /// The location of the child that a cell of an inner page points to.
-    #[inline]
-    pub(crate) fn child_word(&self, node: &Node, index: usize) -> Result<u64> {
-        let value = node.value(&node.cell(index)?);
-        match <[u8; 8]>::try_from(value) {
-            Ok(word) => Ok(u64::from_le_bytes(word)),
-            Err(_) => Err(damaged(node.block, "child location", "8 bytes", value.len())),
-        }
-    }
-
-    /// The child that a cell of an inner page points to; `None` for a leaf below PM.
-    #[inline]
-    pub(crate) fn child(&self, node: &Node, index: usize) -> Result<Option<PmBlock>> {
-        let word = self.child_word(node, index)?;
-        if is_below(word) && node.level() == 1 {
-            return Ok(None);
-        }
-        self.location(word, "catalog child").map(Some)
-    }
 }
 
 #[cfg(test)]

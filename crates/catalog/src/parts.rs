@@ -1,7 +1,8 @@
 //! Contents longer than one value, in parts (xattrs, symlinks).
 
 use crate::edit::Edit;
-use crate::tree::{Reader, ShardsWrite};
+use crate::reader::Reader;
+use crate::shards::ShardsWrite;
 use terrace_format::keys::{Key, MAX_VALUE};
 use terrace_wal::{Result, Tx};
 

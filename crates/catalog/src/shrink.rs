@@ -1,8 +1,10 @@
 //! Giving room back: empty pages, half-empty neighbours, roots of one child.
 
-use crate::node::{CAPACITY, Node};
-use crate::split::{Change, Copied, append, live};
-use crate::tree::{Catalog, Path, Step};
+use crate::catalog::Catalog;
+use crate::change::Change;
+use crate::divide::{Copied, append, live};
+use crate::node::{CAPACITY_BYTES, Node};
+use crate::reader::{Path, Step};
 use terrace_blocks::Purpose;
 use terrace_format::PmBlock;
 use terrace_format::keys::Key;
@@ -10,7 +12,7 @@ use terrace_format::page::Page;
 use terrace_wal::Result;
 
 /// Neighbours are merged when the result leaves a quarter of a page free.
-const MERGED: usize = CAPACITY / 4 * 3;
+const MAX_MERGED_BYTES: usize = CAPACITY_BYTES / 4 * 3;
 
 impl Catalog {
     /// Gives back a page where removes left little in a leaf; false when there is no such leaf. For the background, without
@@ -99,7 +101,7 @@ impl Change<'_, '_> {
         let key = parent.key(&parent.cell(left + 1)?);
         // In an inner page the right half's first key is empty; merged, it is the separator.
         let separator = (level > 0).then_some(key);
-        if live(&pages.0)? + live(&pages.1)? + separator.map_or(0, <[u8]>::len) > MERGED {
+        if live(&pages.0)? + live(&pages.1)? + separator.map_or(0, <[u8]>::len) > MAX_MERGED_BYTES {
             return Ok(false);
         }
         let mut merged = Page::new(level);

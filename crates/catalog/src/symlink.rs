@@ -2,14 +2,15 @@
 
 use crate::edit::Edit;
 use crate::parts;
-use crate::tree::{Reader, ShardsWrite};
+use crate::reader::Reader;
+use crate::shards::ShardsWrite;
 use std::ops::ControlFlow;
 use terrace_format::keys::{Key, Kind};
 use terrace_format::{Corrupt, Ino};
 use terrace_wal::{Result, Tx};
 
 /// Longest target.
-pub const MAX_TARGET: usize = 4095;
+pub const MAX_TARGET_BYTES: usize = 4095;
 
 /// The puts that [`create`] will do.
 pub fn create_puts(ino: Ino, length: usize) -> Vec<(Key, usize)> {
@@ -26,7 +27,7 @@ pub fn create(
     ino: Ino,
     target: &[u8],
 ) -> std::result::Result<(), Edit> {
-    if target.len() > MAX_TARGET {
+    if target.len() > MAX_TARGET_BYTES {
         return Err(Edit::TooLarge);
     }
     parts::store(guard, tx, |part| Key::symlink(ino, part), target, 0)
@@ -41,12 +42,12 @@ pub fn read(reader: Reader<'_>, ino: Ino) -> Result<Vec<u8>> {
     let mut target = Vec::new();
     reader.scan(&prefix, &prefix.0, |_, value| {
         target.extend_from_slice(value);
-        if target.len() > MAX_TARGET {
+        if target.len() > MAX_TARGET_BYTES {
             return ControlFlow::Break(());
         }
         ControlFlow::Continue(())
     })?;
-    if target.is_empty() || target.len() > MAX_TARGET {
+    if target.is_empty() || target.len() > MAX_TARGET_BYTES {
         let found = format!("{} bytes", target.len());
         return Err(Corrupt::new(format!("symlink {ino}"), "1 to 4095 bytes", found).into());
     }
@@ -58,7 +59,7 @@ pub fn read(reader: Reader<'_>, ino: Ino) -> Result<Vec<u8>> {
 /// # Errors
 /// A damaged page; the medium's.
 pub fn remove(guard: &mut ShardsWrite<'_>, tx: &mut Tx, ino: Ino) -> Result<()> {
-    let parts = MAX_TARGET.div_ceil(terrace_format::keys::MAX_VALUE);
+    let parts = MAX_TARGET_BYTES.div_ceil(terrace_format::keys::MAX_VALUE);
     guard.remove_prefix(tx, &Key::new(ino.0, Kind::Symlink, &[]), parts)?;
     Ok(())
 }

@@ -2,18 +2,19 @@
 
 use crate::edit::Edit;
 use crate::parts;
-use crate::tree::{Reader, ShardsWrite};
+use crate::reader::Reader;
+use crate::shards::ShardsWrite;
 use std::ops::ControlFlow;
 use terrace_format::keys::{Key, Kind, MAX_VALUE};
 use terrace_format::{Corrupt, Ino};
 use terrace_wal::{Error, Result, Tx};
 
 /// Bytes before the content in part 0.
-const HEAD: usize = 4;
+const HEAD_BYTES: usize = 4;
 /// Longest name.
-pub const MAX_NAME: usize = 255;
+pub const MAX_NAME_BYTES: usize = 255;
 /// Largest value that Linux lets through.
-pub const MAX_SIZE: usize = 64 << 10;
+pub const MAX_SIZE_BYTES: usize = 64 << 10;
 
 /// The condition of `set` on an existing attribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +28,7 @@ pub enum SetMode {
 }
 
 fn part_count(total: usize) -> usize {
-    (HEAD + total).div_ceil(MAX_VALUE)
+    (HEAD_BYTES + total).div_ceil(MAX_VALUE)
 }
 
 fn damaged(ino: Ino, name: &[u8], expected: &str, found: impl ToString) -> Error {
@@ -41,11 +42,11 @@ fn damaged(ino: Ino, name: &[u8], expected: &str, found: impl ToString) -> Error
 /// A damaged page or value; the medium's.
 pub fn length(reader: Reader<'_>, ino: Ino, name: &[u8]) -> Result<Option<usize>> {
     let head = reader.get_with(&Key::xattr(ino, name, 0), |value| {
-        value.first_chunk::<HEAD>().map(|head| u32::from_le_bytes(*head) as usize)
+        value.first_chunk::<HEAD_BYTES>().map(|head| u32::from_le_bytes(*head) as usize)
     })?;
     match head {
         None => Ok(None),
-        Some(Some(total)) if total <= MAX_SIZE => Ok(Some(total)),
+        Some(Some(total)) if total <= MAX_SIZE_BYTES => Ok(Some(total)),
         Some(found) => Err(damaged(ino, name, "a length of at most 64 KiB", format!("{found:?}"))),
     }
 }
@@ -58,13 +59,13 @@ pub fn get(reader: Reader<'_>, ino: Ino, name: &[u8]) -> Result<Option<Vec<u8>>>
     let Some(total) = length(reader, ino, name)? else {
         return Ok(None);
     };
-    let mut content = Vec::with_capacity(HEAD + total);
+    let mut content = Vec::with_capacity(HEAD_BYTES + total);
     let key = |part| Key::xattr(ino, name, part);
     let whole = parts::load(reader, key, 0..part_count(total), &mut content)?;
-    if !whole || content.len() != HEAD + total {
+    if !whole || content.len() != HEAD_BYTES + total {
         return Err(damaged(ino, name, &format!("{total} bytes"), content.len()));
     }
-    content.drain(..HEAD);
+    content.drain(..HEAD_BYTES);
     Ok(Some(content))
 }
 
@@ -106,7 +107,7 @@ pub fn list(
 
 /// The puts that [`set`] will do, for `make_room_many` (needed beyond 2 KiB) and the size of the record.
 pub fn set_puts(ino: Ino, name: &[u8], length: usize) -> Vec<(Key, usize)> {
-    parts::puts(|part| Key::xattr(ino, name, part), HEAD, length)
+    parts::puts(|part| Key::xattr(ino, name, part), HEAD_BYTES, length)
 }
 
 /// Sets an attribute. `limit` is the largest value the caller's record can hold.
@@ -122,8 +123,8 @@ pub fn set(
     mode: SetMode,
     limit: usize,
 ) -> std::result::Result<(), Edit> {
-    assert!(!name.is_empty() && name.len() <= MAX_NAME && !name.contains(&0), "an xattr name");
-    if value.len() > limit.min(MAX_SIZE) {
+    assert!(!name.is_empty() && name.len() <= MAX_NAME_BYTES && !name.contains(&0), "an xattr name");
+    if value.len() > limit.min(MAX_SIZE_BYTES) {
         return Err(Edit::TooLarge);
     }
     let old = length(guard.reader(tx), ino, name)?;
@@ -132,7 +133,7 @@ pub fn set(
         (SetMode::Replace, None) => return Err(Edit::Missing),
         _ => {}
     }
-    let mut content = Vec::with_capacity(HEAD + value.len());
+    let mut content = Vec::with_capacity(HEAD_BYTES + value.len());
     content.extend_from_slice(&(value.len() as u32).to_le_bytes());
     content.extend_from_slice(value);
     let key = |part| Key::xattr(ino, name, part);

@@ -71,10 +71,10 @@ fn values_and_targets_have_a_largest_size() {
     let (catalog, _) = pool();
     set(&catalog, b"user.a", &[1; 700], 700).unwrap();
     assert!(matches!(set(&catalog, b"user.a", &[1; 701], 700), Err(Edit::TooLarge)));
-    let large = vec![1; xattr::MAX_SIZE + 1];
+    let large = vec![1; xattr::MAX_SIZE_BYTES + 1];
     assert!(matches!(set(&catalog, b"user.a", &large, usize::MAX), Err(Edit::TooLarge)));
-    assert!(matches!(create(&catalog, symlink::MAX_TARGET + 1), Err(Edit::TooLarge)));
-    create(&catalog, symlink::MAX_TARGET).unwrap();
+    assert!(matches!(create(&catalog, symlink::MAX_TARGET_BYTES + 1), Err(Edit::TooLarge)));
+    create(&catalog, symlink::MAX_TARGET_BYTES).unwrap();
 }
 
 #[test]
@@ -114,8 +114,8 @@ fn damaged_values_are_told() {
             if part == 0 { [&head.to_le_bytes()[..], &vec![1; length]].concat() } else { vec![1; length] };
         put(&catalog, &Key::xattr(Ino(1), name, part), &value);
     };
-    part(b"long", 0, xattr::MAX_SIZE as u32 + 1, 9);
-    part(b"largest", 0, xattr::MAX_SIZE as u32, 9);
+    part(b"long", 0, xattr::MAX_SIZE_BYTES as u32 + 1, 9);
+    part(b"largest", 0, xattr::MAX_SIZE_BYTES as u32, 9);
     part(b"other", 0, 5, 10);
     part(b"part", 0, 2000, MAX_VALUE - 4);
     part(b"whole", 0, 2000, MAX_VALUE - 4);
@@ -125,7 +125,7 @@ fn damaged_values_are_told() {
     let length = |name| xattr::length(read.reader(), Ino(1), name).ok().flatten();
     let get = |name| xattr::get(read.reader(), Ino(1), name).ok().flatten().map(|value| value.len());
     let names: [&[u8]; 6] = [b"long", b"short", b"largest", b"other", b"part", b"whole"];
-    assert_eq!(names.map(length), [None, None, Some(xattr::MAX_SIZE), Some(5), Some(2000), Some(2000)]);
+    assert_eq!(names.map(length), [None, None, Some(xattr::MAX_SIZE_BYTES), Some(5), Some(2000), Some(2000)]);
     assert_eq!(names.map(get), [None, None, None, None, None, Some(2000)]);
     assert!(xattr::length(read.reader(), Ino(1), b"short").is_err());
     drop(read);

@@ -4,8 +4,8 @@
 
 use crate::engine::Engine;
 use terrace_blocks::BlockAccounts;
-use terrace_catalog::chunk_space::ChunkAccounts;
 use terrace_format::Ino;
+use terrace_space::ChunkAccounts;
 use terrace_store::error::FsResult;
 use terrace_store::inode::numbers::unsettled_numbers;
 use terrace_store::parts::inodes::referenced::Referenced;

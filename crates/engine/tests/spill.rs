@@ -428,7 +428,7 @@ fn spills_obey_policy_and_marks() -> FsResult<()> {
     (options.parameters.spill.high_percent, options.parameters.spill.low_percent) = (60, 30);
     let (pool, fs, files) = overfull(1024, options);
     let parameters = fs.status()?.parameters;
-    assert_eq!((parameters.spill_high_percent, parameters.spill_low_percent), (60, 30));
+    assert_eq!((parameters.flow.spill_high_percent, parameters.flow.spill_low_percent), (60, 30));
     spill(&pool, &fs, 10);
     let (used, all) = used(&fs, 1);
     assert!(used * 100 <= all * 30 && used * 100 > all * 25, "{used} of {all}");

@@ -61,7 +61,7 @@ fn with_dirty() -> (Arc<Engine>, Arc<ManualClock>, Ino) {
     (fs, clock, ino)
 }
 
-fn pin_all(fs: &Engine) -> terrace_catalog::Pin {
+fn pin_all(fs: &Engine) -> terrace_space::Pin {
     fs.store.devices.space().pin(DeviceRun { device: DeviceId(0), start: DeviceBlock(1), length: BLOCKS - 1 })
 }
 

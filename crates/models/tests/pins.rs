@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_blocks::{BlockPool, Purpose};
-use terrace_catalog::{Catalog, ChunkSpace, DeviceRun, Edit, Freed, chunks};
+use terrace_catalog::{Catalog, DeviceRun, Edit, Freed, chunks};
 use terrace_format::table::Owner;
 use terrace_format::{DeviceBlock, DeviceId, FileBlock, Ino, Lsn, PmBlock, PmOffset};
 use terrace_media::block::{AlignedBlock, SimulatedDevice};
@@ -15,6 +15,7 @@ use terrace_media::{BlockMedium, PmMedium};
 use terrace_models::{Schedules, below, explore, small_pool};
 use terrace_runtime::sync::RwLock;
 use terrace_runtime::thread::spawn;
+use terrace_space::ChunkSpace;
 use terrace_wal::{Error, NoSpace, Tx, Wal};
 
 const FILES: usize = 2;

@@ -6,10 +6,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use terrace_blocks::{BlockPool, Purpose};
-use terrace_catalog::{Catalog, ChunkSpace, DeviceRun, Edit, Freed, chunks};
+use terrace_catalog::{Catalog, DeviceRun, Edit, Freed, chunks};
 use terrace_format::{DeviceBlock, DeviceId, Lsn};
 use terrace_models::{Schedules, below, explore, small_pool};
 use terrace_runtime::thread::spawn;
+use terrace_space::ChunkSpace;
 
 const DEVICE: DeviceId = DeviceId(0);
 /// A chunk of eight blocks behind the header, and half a chunk.

@@ -11,7 +11,8 @@ use terrace_runtime::sync::Mutex;
 use terrace_sim::drivers::necessity::{History, changes, index, need, on_two_threads, points};
 
 /// The crates of the engine.
-const ENGINE: [&str; 9] = ["store", "fs", "migration", "engine", "wal", "catalog", "map", "blocks", "cache"];
+const ENGINE: [&str; 10] =
+    ["store", "fs", "migration", "engine", "wal", "catalog", "space", "map", "blocks", "cache"];
 /// Functions whose points only planted mistakes pass, and `stamp`, which the daemon calls before all else:
 /// crates/engine/tests/devices.rs shows the need of its flush.
 const PLANTED: [(&str, &str); 4] = [

@@ -18,7 +18,7 @@ use crate::store::Store;
 use crate::types::Wait;
 use std::sync::Arc;
 use terrace_blocks::Purpose;
-use terrace_catalog::{DeviceRun, PageCopy, Pin, ShardsWrite, chunks};
+use terrace_catalog::{DeviceRun, PageCopy, ShardsWrite, chunks};
 use terrace_format::below::{Below, Identity, is_below, unseal};
 use terrace_format::inode::SLOTS_PER_PAGE;
 use terrace_format::keys::{Key, Kind};
@@ -27,6 +27,7 @@ use terrace_format::{Corrupt, FileBlock, Ino, PmBlock};
 use terrace_media::block::AlignedBlock;
 use terrace_runtime::interleave;
 use terrace_runtime::sync::atomic::Ordering;
+use terrace_space::Pin;
 use terrace_wal::{Error, PageBelow, Reservation};
 
 fn identity_of(page: &PageBelow) -> Identity {
@@ -124,7 +125,7 @@ fn keep_aside(
 ) -> FsResult<()> {
     let (identity, location) = (identity_of(page), found.word);
     let [AlignedBlock(bytes)] = bytes;
-    let copy = Arc::new(PageCopy { identity, location, bytes: *bytes, pin: found.pin });
+    let copy = Arc::new(PageCopy { identity, location, bytes: *bytes, pin: Box::new(found.pin) });
     store.persistent.catalog().aside().put(&copy);
     // The page was fetched into PM meanwhile: its device location is free and may be used again, so the copy
     // must not be found by it (S6).

@@ -9,10 +9,11 @@ use crate::moving::destination::Destination;
 use crate::store::Store;
 use crate::types::BlockRange;
 use std::collections::HashMap;
-use terrace_catalog::{DeviceRun, Pin};
+use terrace_catalog::DeviceRun;
 use terrace_format::inode::flag;
 use terrace_format::keys::ColdExtent;
 use terrace_format::{DeviceId, FileBlock, Ino};
+use terrace_space::Pin;
 
 /// Most device writes for one group.
 const MOST: usize = 32;

@@ -12,9 +12,10 @@ use crate::store::Store;
 use crate::types::inode::Inode;
 use crate::types::{FILE_END, Wait};
 use std::ops::ControlFlow;
-use terrace_catalog::{DeviceRun, Pin, cold_map};
+use terrace_catalog::{DeviceRun, cold_map};
 use terrace_format::inode::flag;
 use terrace_format::{DeviceBlock, DeviceId, FileBlock, TierId};
+use terrace_space::Pin;
 
 /// A block on a lower tier that is to be relocated.
 pub struct Moving {

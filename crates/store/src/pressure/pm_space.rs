@@ -4,8 +4,8 @@ use crate::error::{FsError, FsResult};
 use crate::store::Store;
 use crate::types::Wait;
 use std::time::Duration;
-use terrace_catalog::SpaceTotals;
 use terrace_format::TierId;
+use terrace_space::SpaceTotals;
 
 /// Whether a writer waits for PM blocks, or soon will.
 pub(crate) fn is_short_of_pm(store: &Store) -> bool {

@@ -6,13 +6,14 @@ use std::fmt::Display;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-use terrace_catalog::{ChunkSpace, DeviceRun, Pin};
+use terrace_catalog::DeviceRun;
 use terrace_format::keys::ColdExtent;
 use terrace_format::{DeviceBlock, DeviceId, FileBlock, TierId};
 use terrace_media::block::{AlignedBlock, BlockRead, Buffer};
 use terrace_media::{BlockMedium, DeviceError, FlushMark, Flushed, MediaError, Promise, SharedFlush};
 use terrace_runtime::planted::Mistake;
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
+use terrace_space::{ChunkSpace, Pin};
 
 /// How long a device that failed a write is passed over while there are others.
 const AVOID: Duration = Duration::from_secs(30);

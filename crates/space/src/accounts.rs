@@ -1,8 +1,10 @@
 //! The volatile space of lower tiers beside the bitmaps on the medium, for simulators: they judge when nothing is under way.
 
-use super::{ChunkSpace, Content};
-use crate::chunks::DeviceRun;
-use terrace_format::DeviceBlock;
+use crate::chunk::Content;
+use crate::chunk_space::ChunkSpace;
+use terrace_blocks::bits::{self, Run};
+use terrace_catalog::DeviceRun;
+use terrace_catalog::chunks::{ChunkIndex, Piece};
 
 /// Blocks of lower tiers whose volatile state their bitmaps do not explain, and what is held of them. When nothing is
 /// under way, and the pool is not damaged, both lists of blocks are empty, and `reserved` is what waits in DRAM.
@@ -26,31 +28,30 @@ impl ChunkSpace {
     pub fn accounts(&self) -> ChunkAccounts {
         let loaded: Vec<_> = {
             let space = self.space.lock();
-            let of = |device: &super::Device| (device.id, 0..device.next_load.min(device.chunks.len()));
-            space.devices.iter().map(of).collect()
+            let spaces = space.devices.iter().map(|device| &device.space);
+            spaces.map(|device| (device.id, device.next_load.min(device.chunks.len()) as u64)).collect()
         };
-        let bitmaps: Vec<_> = loaded
+        let bitmaps: Vec<Vec<_>> = loaded
             .into_iter()
-            .map(|(id, chunks)| chunks.map(|chunk| self.read_bitmap(id, chunk).1).collect::<Vec<_>>())
+            .map(|(id, end)| {
+                let read = |chunk| (ChunkIndex(chunk), self.loader.read_bitmap(id, ChunkIndex(chunk)).words);
+                (0..end).map(read).collect()
+            })
             .collect();
         let space = self.space.lock();
-        let pins = space.pins.iter().map(|(_, run)| *run).collect();
-        let mut accounts = ChunkAccounts { reserved: space.reserved, pins, ..ChunkAccounts::default() };
-        for (device, bitmaps) in space.devices.iter().zip(bitmaps) {
+        let pins = space.pins.runs().copied().collect();
+        let reserved = space.reservation.balance();
+        let mut accounts = ChunkAccounts { reserved, pins, ..ChunkAccounts::default() };
+        for (device, bitmaps) in space.devices.iter().map(|device| &device.space).zip(bitmaps) {
             let mut free = 0;
-            for (index, bitmap) in bitmaps.into_iter().enumerate() {
+            for (chunk, bitmap) in bitmaps {
                 // A damaged one counts as full.
                 let Some(bitmap) = bitmap else { continue };
-                let capacity = device.capacity(index, self.chunk_blocks);
-                let found = device.words(index, self.chunk_blocks);
+                let found = device.words(chunk);
                 free += found.iter().map(|word| u64::from(word.count_zeros())).sum::<u64>();
-                for bit in 0..capacity {
-                    let is_set = |words: &[u64]| {
-                        words.get((bit / 64) as usize).is_some_and(|word| word >> (bit % 64) & 1 == 1)
-                    };
-                    let start = DeviceBlock(1 + index as u64 * u64::from(self.chunk_blocks) + bit);
-                    let run = DeviceRun { device: device.id, start, length: 1 };
-                    match (is_set(&found), is_set(&bitmap)) {
+                for bit in 0..device.capacity(chunk) {
+                    let run = device.run_of(Piece { chunk, bits: Run::new(bit, 1) });
+                    match (bits::is_set(&found, bit), bits::is_set(&bitmap, bit)) {
                         (true, false) => accounts.claimed.push(run),
                         (false, true) => accounts.given.push(run),
                         _ => {}
@@ -70,9 +71,9 @@ impl ChunkSpace {
 #[allow(clippy::unwrap_used, clippy::indexing_slicing)]
 mod tests {
     use super::*;
-    use crate::tree::Catalog;
     use std::sync::Arc;
     use terrace_blocks::BlockPool;
+    use terrace_catalog::Catalog;
     use terrace_format::{DeviceId, Geometry};
     use terrace_media::PmMedium;
     use terrace_media::pm::RecordedPm;
@@ -87,12 +88,12 @@ mod tests {
         let (wal, _) = Wal::open(pm, [7; 16], geometry).unwrap();
         let catalog = Arc::new(Catalog::new(Arc::new(BlockPool::new(Arc::new(wal)))));
         let space = ChunkSpace::new(catalog, &[(DeviceId(0), 1 + 40)]);
-        space.space.lock().devices[0].free += 1;
+        space.space.lock().devices[0].space.free += 1;
         assert_eq!(space.accounts().miscounted, []);
-        space.space.lock().devices[0].free -= 1;
+        space.space.lock().devices[0].space.free -= 1;
         space.totals(&[DeviceId(0)]).unwrap();
         assert_eq!(space.accounts().miscounted, []);
-        space.space.lock().devices[0].free += 1;
+        space.space.lock().devices[0].space.free += 1;
         assert_eq!(space.accounts().miscounted, [(41, 40)]);
     }
 }

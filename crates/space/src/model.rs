@@ -1,6 +1,16 @@
 //! The space of a device against a plain model: a list of used blocks for each chunk, and the documented order of preference.
 
-use super::*;
+use crate::chunk::{Chunk, Content, GRAINS, WHOLE_BUCKET, grains};
+use crate::chunk_space::ChunkSpace;
+use crate::device_space::{DeviceSpace, MAX_CANDIDATE_CHUNKS};
+use crate::fill::{Filling, MAX_CHOSEN_CHUNKS};
+use crate::io_pins::IoPins;
+use crate::lower_space::{Device, LowerSpace, by_free_share};
+use crate::reservation::Source;
+use terrace_blocks::bits::Run;
+use terrace_catalog::DeviceRun;
+use terrace_catalog::chunks::{ChunkIndex, Piece};
+use terrace_format::{DeviceBlock, DeviceId, Lsn};
 
 /// Numbers at random, the same in each run.
 struct Numbers(u64);
@@ -57,44 +67,13 @@ fn random_blocks(numbers: &mut Numbers, count: usize) -> Vec<bool> {
 }
 
 #[test]
-fn words_are_looked_at_as_a_list_of_blocks_would_be() {
+fn grains_of_random_chunks_equal_a_count_over_holes() {
     let mut numbers = Numbers(1);
     for turn in 0..3000 {
         let count = 64 * (1 + numbers.below(5));
         let used = random_blocks(&mut numbers, count as usize);
-        let words = words_of(&used);
-        assert_eq!(holes(&words).collect::<Vec<_>>(), plain_holes(&used), "{turn}");
-        assert_eq!(grains(&words), plain_grains(&used));
-        for enough in [1, 2, 5, 64, 65, 128, u64::MAX] {
-            let (start, length) = longest(&words, enough);
-            let (plain_start, plain_length) = plain_longest(&used, enough);
-            assert_eq!((start, length >= enough), (plain_start, plain_length >= enough), "{turn}, {enough}");
-            assert!(length == plain_length || (length >= enough && length < plain_length));
-        }
-        let bit = numbers.below(count);
-        let length = numbers.below(count - bit + 1);
-        let (from, end) = (bit as usize, (bit + length) as usize);
-        let inside = used[from..end].iter().filter(|used| **used).count() as u64;
-        assert_eq!(used_in(&words, bit, length), inside);
-        let before = used[..from].iter().rev().take_while(|used| !**used).count() as u64;
-        let behind = used[end..].iter().take_while(|used| !**used).count() as u64;
-        assert_eq!((hole_before(&words, bit), hole_behind(&words, bit + length)), (before, behind));
-        for value in [true, false] {
-            let (mut changed, mut plain) = (words.clone(), used.clone());
-            change(&mut changed, bit, length, value);
-            plain[from..end].fill(value);
-            assert_eq!(changed, words_of(&plain), "{length} bits from {bit}");
-        }
+        assert_eq!(grains(&words_of(&used)), plain_grains(&used), "{turn}");
     }
-}
-
-#[test]
-fn bits_past_the_end_of_a_bitmap_count_as_neither_used_nor_free() {
-    let words = vec![0; 2];
-    assert_eq!((used_in(&words, 120, 20), hole_before(&words, 200), hole_behind(&words, 128)), (0, 0, 0));
-    let mut words = vec![0; 2];
-    change(&mut words, 120, u64::MAX, true);
-    assert_eq!(words, [0, 0xff << 56]);
 }
 
 /// A device of which each block is told apart.
@@ -106,8 +85,6 @@ struct Plain {
     from: u64,
     grain: usize,
 }
-
-type Pins = Vec<(u64, DeviceRun)>;
 
 impl Plain {
     fn free_in(&self, chunk: usize) -> u64 {
@@ -126,12 +103,12 @@ impl Plain {
         place[bit as usize..end as usize].fill(used);
     }
     /// Blocks of a chunk with those that are pinned.
-    fn open(&self, chunk: usize, pins: &Pins) -> Vec<bool> {
+    fn open(&self, chunk: usize, pins: &IoPins) -> Vec<bool> {
         let mut used = self.chunks[chunk].clone();
         for (bit, used) in (0u64..).zip(used.iter_mut()) {
             let block = self.run(chunk, bit, 1).start.0;
             let covers = |run: &DeviceRun| (run.start.0..run.start.0 + run.length).contains(&block);
-            *used |= pins.iter().any(|(_, run)| run.device == DeviceId(0) && covers(run));
+            *used |= pins.runs().any(|run| run.device == DeviceId(0) && covers(run));
         }
         used
     }
@@ -139,7 +116,7 @@ impl Plain {
     fn bucket(&self, chunk: usize) -> Option<usize> {
         match plain_longest(&self.chunks[chunk], u64::MAX).1 {
             0 => None,
-            _ if self.free_in(chunk) == self.chunks[chunk].len() as u64 => Some(WHOLE),
+            _ if self.free_in(chunk) == self.chunks[chunk].len() as u64 => Some(WHOLE_BUCKET),
             longest => Some(longest.ilog2() as usize),
         }
     }
@@ -154,7 +131,7 @@ impl Plain {
             let mut found: Vec<usize> = all.clone().filter(|chunk| of(*chunk, grain) >= enough).collect();
             if !found.is_empty() {
                 found.sort_by_key(|chunk| (std::cmp::Reverse(of(*chunk, grain)), *chunk));
-                found.truncate(CHOSEN);
+                found.truncate(MAX_CHOSEN_CHUNKS);
                 found.reverse();
                 (self.filling, self.grain) = (found, grain);
                 return;
@@ -162,7 +139,7 @@ impl Plain {
         }
     }
 
-    fn fill(&mut self, chunk: usize, left: u64, pins: &Pins, runs: &mut Vec<DeviceRun>) -> u64 {
+    fn fill(&mut self, chunk: usize, left: u64, pins: &IoPins, runs: &mut Vec<DeviceRun>) -> u64 {
         let (from, mut taken) = (self.from, 0);
         for (bit, length) in plain_holes(&self.open(chunk, pins)) {
             let rest_of_before = from > 0 && bit <= from && from < bit + length;
@@ -180,7 +157,7 @@ impl Plain {
     }
 
     /// Holes of the chunks at work, then of chosen ones as long as these give something, at last of all.
-    fn claim_holes(&mut self, want: u64, pins: &Pins) -> Vec<DeviceRun> {
+    fn claim_holes(&mut self, want: u64, pins: &IoPins) -> Vec<DeviceRun> {
         let (mut runs, mut left, mut gave, mut next) = (Vec::new(), want, true, 0);
         while left > 0 && self.free() > 0 {
             if let Some(chunk) = self.filling.last().copied() {
@@ -210,18 +187,18 @@ impl Plain {
 
     /// Large requests look at whole chunks first and small ones last; else at the chunks with the shortest of the holes that can
     /// be long enough, then at shorter ones where less is enough.
-    fn find(&self, want: u64, enough: u64, pins: &Pins) -> Option<(usize, u64, u64)> {
+    fn find(&self, want: u64, enough: u64, pins: &IoPins) -> Option<(usize, u64, u64)> {
         let whole = want * 2 >= self.size;
         let log = want.ilog2() as usize;
-        let mut order: Vec<usize> = (log..WHOLE).collect();
-        order.insert(if whole { 0 } else { order.len() }, WHOLE);
+        let mut order: Vec<usize> = (log..WHOLE_BUCKET).collect();
+        order.insert(if whole { 0 } else { order.len() }, WHOLE_BUCKET);
         if enough < want {
             order.extend((0..log).rev());
         }
         let mut best: Option<(usize, u64, u64)> = None;
         for bucket in order {
             let members = (0..self.chunks.len()).filter(|chunk| self.bucket(*chunk) == Some(bucket));
-            for chunk in members.take(CANDIDATES) {
+            for chunk in members.take(MAX_CANDIDATE_CHUNKS) {
                 let (bit, length) = plain_longest(&self.open(chunk, pins), want);
                 if length >= want {
                     return Some((chunk, bit, length.min(want)));
@@ -238,14 +215,14 @@ impl Plain {
 
 /// A device tells of itself what the model has.
 fn compare(device: &Device, plain: &Plain) {
-    let size = plain.size as u32;
-    assert_eq!(device.free, plain.free());
+    let (space, filling) = (&device.space, &device.filling);
+    assert_eq!(space.free, plain.free());
     for (chunk, used) in plain.chunks.iter().enumerate() {
-        let place = &device.chunks[chunk];
+        let place = &space.chunks[chunk];
         let mut padded = used.clone();
         padded.resize((plain.size as usize).div_ceil(64) * 64, true);
-        assert_eq!(device.words(chunk, size), words_of(&padded), "chunk {chunk}");
-        assert_eq!(device.capacity(chunk, size), used.len() as u64);
+        assert_eq!(space.words(ChunkIndex(chunk as u64)), words_of(&padded), "chunk {chunk}");
+        assert_eq!(space.capacity(ChunkIndex(chunk as u64)), used.len() as u64);
         assert_eq!(u64::from(place.free), plain.free_in(chunk));
         assert_eq!(u64::from(place.largest), plain_longest(used, u64::MAX).1, "chunk {chunk}");
         assert_eq!(place.grains, plain_grains(used));
@@ -256,47 +233,59 @@ fn compare(device: &Device, plain: &Plain) {
             Content::Unknown => false,
         };
         assert!(kind, "chunk {chunk}");
-        for (bucket, members) in device.buckets.iter().enumerate() {
+        for (bucket, members) in space.buckets.iter().enumerate() {
             assert_eq!(members.contains(&(chunk as u32)), plain.bucket(chunk) == Some(bucket));
         }
     }
-    let at_work: Vec<_> = device.filling.chunks.iter().map(|chunk| *chunk as usize).collect();
+    let at_work: Vec<_> = filling.chunks.iter().map(|chunk| chunk.0 as usize).collect();
     assert_eq!(at_work, plain.filling);
     if !at_work.is_empty() {
-        assert_eq!((device.filling.from, device.filling.grain), (plain.from, plain.grain));
+        assert_eq!((filling.from, filling.grain), (plain.from, plain.grain));
     }
 }
 
 /// A device of some chunks of `size` blocks, the last of `last`, used as given.
 fn device_of(size: u32, chunks: Vec<Vec<bool>>) -> (Device, Plain) {
-    let mut device = Device {
-        id: DeviceId(0),
-        blocks: 1 + chunks.iter().map(|chunk| chunk.len() as u64).sum::<u64>(),
-        chunks: chunks.iter().map(|_| Chunk::unknown()).collect(),
-        buckets: Default::default(),
-        next_load: chunks.len(),
-        free: 0,
-        filling: Filling::default(),
-    };
+    let blocks = 1 + chunks.iter().map(|chunk| chunk.len() as u64).sum::<u64>();
+    let mut device =
+        Device { space: DeviceSpace::new(DeviceId(0), blocks, size), filling: Filling::default() };
+    assert_eq!(device.space.chunks.len(), chunks.len());
+    device.space.next_load = chunks.len();
     for (index, chunk) in chunks.iter().enumerate() {
         let mut padded = chunk.clone();
         padded.resize(chunk.len().div_ceil(64) * 64, false);
         let bitmap = if chunk.contains(&true) { words_of(&padded) } else { Vec::new() };
-        device.publish(index, Lsn(1), Some(bitmap), size);
+        device.space.publish(ChunkIndex(index as u64), Lsn(1), Some(bitmap));
     }
     let plain = Plain { size: size.into(), chunks, filling: Vec::new(), from: 0, grain: 0 };
     compare(&device, &plain);
     (device, plain)
 }
 
-fn random_pins(numbers: &mut Numbers, plain: &Plain) -> Pins {
+fn random_pins(numbers: &mut Numbers, plain: &Plain) -> IoPins {
     let end = plain.chunks.iter().map(|chunk| chunk.len() as u64).sum::<u64>();
-    let pin = |id: u64, numbers: &mut Numbers| {
+    let mut pins = IoPins::default();
+    for _ in 0..numbers.below(5) {
         let start = 1 + numbers.below(end);
         let length = 1 + numbers.below(plain.size).min(end - start);
-        (id, DeviceRun { device: DeviceId(numbers.below(4) as u8 / 3), start: DeviceBlock(start), length })
-    };
-    (0..numbers.below(5)).map(|id| pin(id, numbers)).collect()
+        let device = DeviceId(numbers.below(4) as u8 / 3);
+        pins.hold(DeviceRun { device, start: DeviceBlock(start), length });
+    }
+    pins
+}
+
+fn piece(chunk: usize, bit: u64, length: u64) -> Piece {
+    Piece { chunk: ChunkIndex(chunk as u64), bits: Run::new(bit, length) }
+}
+
+impl Device {
+    fn holes(&mut self, want: u64, pins: &IoPins) -> Vec<DeviceRun> {
+        self.filling.claim_holes(&mut self.space, pins, want)
+    }
+    fn found(&self, want: u64, enough: u64, pins: &IoPins) -> Option<(usize, u64, u64)> {
+        let found = self.space.find(want, enough, pins);
+        found.map(|piece| (piece.chunk.0 as usize, piece.bits.start, piece.bits.length))
+    }
 }
 
 fn random_steps(numbers: &mut Numbers, size: u32, count: usize, last: usize, steps: usize) {
@@ -316,10 +305,10 @@ fn random_steps(numbers: &mut Numbers, size: u32, count: usize, last: usize, ste
             0 => {
                 let enough = 1 + numbers.below(want);
                 for enough in [want, enough] {
-                    let found = device.find(want, enough, &pins, size);
+                    let found = device.found(want, enough, &pins);
                     assert_eq!(found, plain.find(want, enough, &pins), "step {step}: {want}, {enough}");
                     if let Some((chunk, bit, length)) = found {
-                        device.set(chunk, bit, length, true, size);
+                        device.space.take(piece(chunk, bit, length));
                         plain.set(chunk, bit, length, true);
                         compare(&device, &plain);
                     }
@@ -327,13 +316,17 @@ fn random_steps(numbers: &mut Numbers, size: u32, count: usize, last: usize, ste
             }
             1 | 2 => {
                 let most = if numbers.below(8) == 0 { u64::from(size) * count as u64 } else { want };
-                let runs = device.claim_holes(most, &pins, size);
+                let runs = device.holes(most, &pins);
                 assert_eq!(runs, plain.claim_holes(most, &pins), "step {step}: {most}");
             }
             // Cleared blocks may be clear in part, and reach beyond the end of a short chunk.
             kind => {
                 let length = want.min(u64::from(size) - bit);
-                device.set(chunk, bit, length, kind == 3, size);
+                if kind == 3 {
+                    device.space.take(piece(chunk, bit, length));
+                } else {
+                    device.space.free(piece(chunk, bit, length));
+                }
                 plain.set(chunk, bit, length, kind == 3);
             }
         }
@@ -355,13 +348,13 @@ fn claims_and_frees_agree_with_the_model_and_with_its_order_of_preference() {
 #[test]
 fn many_chunks_agree_with_the_model() {
     for seed in 0..3 {
-        random_steps(&mut Numbers(100 + seed), 64, 3 * CHOSEN / 2, 40, 150);
+        random_steps(&mut Numbers(100 + seed), 64, 3 * MAX_CHOSEN_CHUNKS / 2, 40, 150);
     }
     // All chunks are alike, so the chunk number alone decides.
     let chunk: Vec<bool> = (0..64).map(|bit| bit % 8 == 0).collect();
-    let (mut device, mut plain) = device_of(64, vec![chunk; 2 * CHOSEN]);
+    let (mut device, mut plain) = device_of(64, vec![chunk; 2 * MAX_CHOSEN_CHUNKS]);
     for want in [3, 7, 8, 100, 500, 2000] {
-        assert_eq!(device.claim_holes(want, &[], 64), plain.claim_holes(want, &Vec::new()));
+        assert_eq!(device.holes(want, &IoPins::default()), plain.claim_holes(want, &IoPins::default()));
         compare(&device, &plain);
     }
 }
@@ -370,12 +363,12 @@ fn many_chunks_agree_with_the_model() {
 #[test]
 fn a_claim_looks_at_so_many_candidates_of_each_kind() {
     let part = |hole: u64| (0..64).map(|bit| bit >= hole).collect::<Vec<bool>>();
-    let mut chunks = vec![part(8); CANDIDATES];
+    let mut chunks = vec![part(8); MAX_CANDIDATE_CHUNKS];
     chunks.push(part(15));
     let (device, plain) = device_of(64, chunks);
-    assert_eq!(device.find(15, 8, &[], 64), Some((0, 0, 8)));
-    assert_eq!(plain.find(15, 8, &Vec::new()), Some((0, 0, 8)));
-    assert_eq!(device.find(15, 9, &[], 64), None);
+    assert_eq!(device.found(15, 8, &IoPins::default()), Some((0, 0, 8)));
+    assert_eq!(plain.find(15, 8, &IoPins::default()), Some((0, 0, 8)));
+    assert_eq!(device.found(15, 9, &IoPins::default()), None);
 }
 
 #[test]
@@ -385,13 +378,14 @@ fn claims_ask_the_device_with_the_largest_free_share_first() {
         .zip(0..)
         .map(|((free, blocks), id)| {
             let mut device = device_of(64, vec![vec![false; 64]]).0;
-            (device.id, device.free, device.blocks) = (DeviceId(id), free, blocks);
+            let space = &mut device.space;
+            (space.id, space.free, space.blocks) = (DeviceId(id), free, blocks);
             device
         })
         .collect();
     let mut order = |ids: &[u8]| {
         let ids: Vec<_> = ids.iter().map(|id| DeviceId(*id)).collect();
-        by_free_share(&mut devices, &ids).iter().map(|device| device.id.0).collect::<Vec<_>>()
+        by_free_share(&mut devices, &ids).iter().map(|device| device.space.id.0).collect::<Vec<_>>()
     };
     assert_eq!(order(&[0, 1, 2, 3, 4]), [1, 4, 2, 0, 3], "of equal ones the first");
     assert_eq!((order(&[3, 2]), order(&[9]), order(&[])), (vec![2, 3], vec![], vec![]));
@@ -406,29 +400,62 @@ fn a_chunk_and_its_place_in_a_set_are_the_memory_of_it() {
 /// Bits beyond the end of a short chunk count for nothing; a damaged bitmap is full.
 #[test]
 fn a_loaded_bitmap_counts_as_stored_and_a_damaged_bitmap_counts_as_full() {
-    let (mut device, plain) = device_of(64, vec![vec![false; 64], vec![false; 5]]);
-    device.publish(1, Lsn(3), Some(vec![u64::MAX << 5 | 1]), 64);
+    let mut device = device_of(64, vec![vec![false; 64], vec![false; 5]]).0.space;
+    device.publish(ChunkIndex(1), Lsn(3), Some(vec![u64::MAX << 5 | 1]));
     assert_eq!((device.free, device.chunks[1].free, device.chunks[1].loaded), (68, 4, Lsn(3)));
-    device.publish(0, Lsn(2), None, 64);
-    assert_eq!((device.free, device.words(0, 64)), (4, vec![u64::MAX]));
+    device.publish(ChunkIndex(0), Lsn(2), None);
+    assert_eq!((device.free, device.words(ChunkIndex(0))), (4, vec![u64::MAX]));
     assert!(matches!(device.chunks[0].content, Content::Full));
-    assert_eq!(device.words(7, 64), [u64::MAX], "no such chunk");
-    drop(plain);
+    assert_eq!(device.words(ChunkIndex(7)), [u64::MAX], "no such chunk");
 }
 
 #[test]
 fn a_free_changes_only_chunks_loaded_before_its_record() {
-    let (device, _) = device_of(64, vec![vec![true; 64], vec![true; 64]]);
-    let mut devices = [device];
-    devices[0].publish(1, Lsn(9), Some(vec![u64::MAX]), 64);
+    let (mut device, _) = device_of(64, vec![vec![true; 64], vec![true; 64]]);
+    device.space.publish(ChunkIndex(1), Lsn(9), Some(vec![u64::MAX]));
+    let mut space = LowerSpace { devices: vec![device], ..LowerSpace::default() };
     let run = |device| DeviceRun { device: DeviceId(device), start: DeviceBlock(63), length: 4 };
     let mut free = |run, lsn| {
-        free_run(&mut devices, 64, run, Lsn(lsn));
-        devices[0].free
+        space.free_run(run, Lsn(lsn));
+        space.devices[0].space.free
     };
     assert_eq!((free(run(5), 20), free(run(0), 0)), (0, 0));
     assert_eq!(free(run(0), 8), 2, "the first chunk was loaded before");
     assert_eq!(free(run(0), 9), 4, "the first record that the load did not see");
-    free_run(&mut devices, 64, DeviceRun { start: DeviceBlock(200), ..run(0) }, Lsn(20));
-    assert_eq!(devices[0].free, 4, "no such chunk");
+    space.free_run(DeviceRun { start: DeviceBlock(200), ..run(0) }, Lsn(20));
+    assert_eq!(space.devices[0].space.free, 4, "no such chunk");
+}
+
+fn claimed_of_two() -> (LowerSpace, DeviceRun) {
+    let (device, _) = device_of(64, vec![vec![false; 64], vec![false; 64]]);
+    let mut space = LowerSpace { devices: vec![device], ..LowerSpace::default() };
+    let run = space.claim_run(&[DeviceId(0)], 5, 5, Source::Unpromised).unwrap();
+    (space, run)
+}
+
+#[test]
+#[should_panic(expected = "is released twice")]
+fn a_claim_released_twice_panics() {
+    let (mut space, run) = claimed_of_two();
+    space.release(run);
+    assert_eq!(space.devices[0].space.free, 128);
+    space.release(run);
+}
+
+#[test]
+#[should_panic(expected = "124 blocks are promised, 123 are free")]
+fn a_promise_beyond_the_free_blocks_panics() {
+    let (mut space, _) = claimed_of_two();
+    assert!(space.promise(123) && !space.promise(1));
+    space.reservation.add(1);
+    space.promise(0);
+}
+
+#[test]
+#[should_panic(expected = "is dropped once")]
+fn an_io_pin_dropped_twice_panics() {
+    let (mut space, run) = claimed_of_two();
+    let pin = space.pins.hold(run);
+    space.pins.let_go(pin);
+    space.pins.let_go(pin);
 }

@@ -1,15 +1,16 @@
 //! The volatile space of lower tiers: promises, totals, devices left out, and the accounts that simulators judge by.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, missing_docs)]
 
+#[path = "../../catalog/tests/common/mod.rs"]
 mod common;
 
 use common::{VecPm, apply, format, mount, pool_of_chunks};
 use std::sync::Arc;
-use terrace_catalog::chunk_space::ChunkAccounts;
-use terrace_catalog::{Catalog, ChunkSpace, DeviceRun, chunks};
+use terrace_catalog::{Catalog, DeviceRun, chunks};
 use terrace_format::keys::Key;
 use terrace_format::{DeviceBlock, DeviceId, Lsn};
 use terrace_media::PmMedium;
+use terrace_space::{ChunkAccounts, ChunkSpace};
 
 /// Blocks of a chunk in the pools of these tests.
 const CHUNK: u64 = 16;

@@ -1,0 +1,162 @@
+//! Claims: blocks taken for one operation, and the reserve that each purpose leaves.
+//!
+//! Invariants:
+//! 1. A claimed block is used, and no other claim has it.
+//! 2. A claim leaves the blocks of the reserve that its purpose may not take (P1).
+//! 3. Claimed blocks that were not taken go back when the claim is dropped.
+
+use super::BlockPool;
+use crate::bits::Run;
+use crate::descriptor::State;
+use smallvec::SmallVec;
+use terrace_format::PmBlock;
+use terrace_runtime::sync::atomic::Ordering;
+use terrace_wal::{NoSpace, Result};
+
+/// Blocks of the longest run that a claim searches for; longer ones are taken where they are met.
+const MAX_SEARCHED_RUN_BLOCKS: u64 = 32;
+
+/// The purpose of a claim. It decides the share of the reserve that the claim may take (design P1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// File data and new metadata of user operations: leaves the whole reserve.
+    User,
+    /// An overwrite on a full pool: in time it gives the old block back. Leaves half of the reserve for
+    /// removal and an eighth for demotion.
+    Overwrite,
+    /// Demotion: leaves half of the reserve for removal.
+    Demotion,
+    /// Fetches of metadata pages, for a reader or for removal: leaves the half for removal and a part of
+    /// demotion's share, so that demotion can make room for them.
+    Fetch,
+    /// Unlink, truncate, punch, intents: may take everything.
+    Reclaim,
+}
+
+/// Blocks taken for one operation. Those not given an owner go back when it is dropped.
+#[must_use]
+pub struct Claim<'a> {
+    pool: &'a BlockPool,
+    /// Ascending within each run; `take` hands them out in this order.
+    blocks: SmallVec<[PmBlock; 4]>,
+    next: usize,
+}
+
+impl Claim<'_> {
+    /// The next claimed block; the caller gives it an owner in its transaction.
+    pub fn take(&mut self) -> Option<PmBlock> {
+        let block = self.blocks.get(self.next).copied()?;
+        debug_assert_eq!(self.pool.descriptor(block).state(), State::Used, "claimed PM block {block}");
+        self.next += 1;
+        Some(block)
+    }
+    /// Blocks not yet taken.
+    pub fn left(&self) -> usize {
+        self.blocks.len() - self.next
+    }
+    /// Gives taken blocks back as well: call when the transaction that would have owned them was not
+    /// committed.
+    pub fn give_back_all(mut self) {
+        self.next = 0;
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        let rest = &self.blocks[self.next..];
+        if !rest.is_empty() {
+            let mut space = self.pool.space.lock();
+            for block in rest {
+                let state = self.pool.descriptor(*block).state();
+                assert_eq!(state, State::Used, "PM block {block} of a claim is given back");
+                self.pool.put_free(&mut space, *block);
+            }
+        }
+    }
+}
+
+impl BlockPool {
+    fn kept(&self, purpose: Purpose) -> u64 {
+        match purpose {
+            _ if wrong::opens_reserve_to_all() => 0,
+            Purpose::User => self.reserve,
+            Purpose::Overwrite => self.reserve / 8 * 5,
+            Purpose::Fetch => self.reserve / 4 * 3,
+            Purpose::Demotion => self.reserve / 2,
+            Purpose::Reclaim => 0,
+        }
+    }
+
+    /// Blocks of the reserve that a purpose may take.
+    pub fn share(&self, purpose: Purpose) -> u64 {
+        self.reserve - self.kept(purpose).min(self.reserve)
+    }
+
+    /// Whether one block could be claimed for a user's operation; scans and drains as [`Self::claim`] does.
+    ///
+    /// # Errors
+    /// As [`Self::claim`].
+    pub fn probe(&self) -> Result<()> {
+        if self.free_hint() > self.reserve {
+            return Ok(());
+        }
+        self.claim(1, Purpose::User).map(drop)
+    }
+
+    /// Takes `count` blocks, in as few runs as is cheap. Scans more of the table and empties the
+    /// quarantine when short; a caller that holds no lock then asks for a checkpoint and tries again.
+    ///
+    /// # Errors
+    /// `NoSpace::Pm` when fewer are free for this purpose; the medium's while scanning.
+    pub fn claim(&self, count: usize, purpose: Purpose) -> Result<Claim<'_>> {
+        let mut blocks = SmallVec::with_capacity(count);
+        if count == 0 {
+            return Ok(Claim { pool: self, blocks, next: 0 });
+        }
+        let mut space = self.space.lock();
+        while space.free.count() < count as u64 + self.kept(purpose) {
+            self.drain(&mut space);
+            if space.free.count() >= count as u64 + self.kept(purpose) {
+                break;
+            }
+            if !self.scan_region(&mut space)? {
+                return Err(NoSpace::Pm.into());
+            }
+        }
+        while blocks.len() < count {
+            let left = (count - blocks.len()) as u64;
+            let run = if left == 1 {
+                space.free.take_lowest().map(|bit| Run::new(bit, 1))
+            } else {
+                space.free.take_run(left, left.min(MAX_SEARCHED_RUN_BLOCKS))
+            };
+            let Some(run) = run else {
+                blocks.iter().for_each(|block| self.put_free(&mut space, *block));
+                return Err(NoSpace::Pm.into());
+            };
+            blocks.extend((run.start..run.end()).map(PmBlock));
+            self.free.store(space.free.count(), Ordering::Relaxed);
+        }
+        drop(space);
+        assert_eq!(blocks.len(), count, "a claim has as many blocks as were asked for");
+        for block in &blocks {
+            let descriptor = self.descriptor(*block);
+            let state = descriptor.state();
+            debug_assert_eq!(state, State::Free, "PM block {block} is claimed");
+            descriptor.set_state(State::Used);
+            descriptor.clear_flags();
+            descriptor.set_version(self.new_version());
+        }
+        Ok(Claim { pool: self, blocks, next: 0 })
+    }
+}
+
+/// The branches of planted mistakes.
+mod wrong {
+    use terrace_runtime::planted::{Mistake, planted};
+
+    /// Every purpose may take the whole reserve.
+    pub(super) fn opens_reserve_to_all() -> bool {
+        planted(Mistake::ReserveOpenToAll)
+    }
+}

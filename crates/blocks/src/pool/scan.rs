@@ -1,0 +1,111 @@
+//! The block table read region by region: by the scan after the mount, and for victims of demotion.
+//!
+//! Invariant: the scan moves only unknown blocks. A block that got an owner or was freed since the mount stays as it is.
+
+use super::{BlockPool, Space};
+use crate::descriptor::{Descriptor, State};
+use terrace_format::table::{Entry, Owner, TABLE_ENTRY_SIZE};
+use terrace_format::{FileBlock, Ino, PmBlock};
+use terrace_wal::{Error, Result};
+
+/// Blocks scanned in one step.
+const REGION_BLOCKS: u64 = 8192;
+
+impl BlockPool {
+    /// Scans one region of the table; false when all of it was scanned before.
+    ///
+    /// # Errors
+    /// The medium's; an owner word that cannot be (the block then counts as used).
+    pub fn scan_step(&self) -> Result<bool> {
+        self.scan_region(&mut self.space.lock())
+    }
+
+    pub(super) fn scan_region(&self, space: &mut Space) -> Result<bool> {
+        let (start, end) = (space.next_region, (space.next_region + REGION_BLOCKS).min(self.count));
+        if start >= end {
+            return Ok(false);
+        }
+        let mut entries = vec![0; ((end - start) * TABLE_ENTRY_SIZE) as usize];
+        let at = self.wal.geometry().table_entry(PmBlock(start));
+        let sound = self.wal.checksums().ensure_range(at, entries.len()).is_ok();
+        if !sound || self.wal.pm().read(at, &mut entries).is_err() {
+            self.read_entries(start, &mut entries);
+        }
+        for (block, entry) in (start..end).zip(entries.as_chunks::<16>().0) {
+            let word = entry.first_chunk::<8>().map_or(1, |b| u64::from_le_bytes(*b));
+            let descriptor = self.descriptor(PmBlock(block));
+            if matches!(Owner::decode(word), Some(Owner::Page { .. })) {
+                self.wal.checksums().met(PmBlock(block));
+            }
+            if word != 0 {
+                // The block may have a new owner by now. A needless partial mark only costs looks at the
+                // table.
+                if Entry::may_be_partial(Entry::words(entry)) && !wrong::counts_partial_as_full() {
+                    descriptor.set_partial(true);
+                }
+                self.learn(PmBlock(block), State::Used);
+            } else if self.learn(PmBlock(block), State::Free) {
+                self.put_free(space, PmBlock(block));
+            }
+        }
+        space.next_region = end;
+        Ok(true)
+    }
+
+    /// Reads entries singly after the read of the whole region failed. Blocks with unreadable entries count
+    /// as used; else a single bad line would end the search for free blocks and for victims.
+    fn read_entries(&self, start: u64, entries: &mut [u8]) {
+        let mut unreadable = 0;
+        for (block, entry) in (start..).zip(entries.as_chunks_mut::<16>().0) {
+            let at = self.wal.geometry().table_entry(PmBlock(block));
+            let sound = self.wal.checksums().ensure_range(at, entry.len());
+            if let Err(error) = sound.and_then(|()| Ok(self.wal.pm().read(at, entry)?)) {
+                *entry = [0xff; 16];
+                unreadable += 1;
+                self.unreadable.lock().get_or_insert(error);
+            }
+        }
+        tracing::error!("{unreadable} entries of the block table cannot be read, from block {start} on");
+    }
+
+    /// Why some blocks count as used that may be free.
+    pub fn unreadable(&self) -> Option<Error> {
+        self.unreadable.lock().clone()
+    }
+
+    /// Visits the blocks that are used and that files own, in the order of the table, which is read region by
+    /// region. What cannot be read or understood is left out: who needs to know asks [`Self::owner`].
+    pub fn visit_files(&self, visit: &mut dyn FnMut(PmBlock, &Descriptor, Ino, FileBlock)) {
+        let mut entries = vec![0; (REGION_BLOCKS * TABLE_ENTRY_SIZE) as usize];
+        let mut start = self.first.0;
+        while start < self.count {
+            let end = (start + REGION_BLOCKS).min(self.count);
+            let part = &mut entries[..((end - start) * TABLE_ENTRY_SIZE) as usize];
+            let at = self.wal.geometry().table_entry(PmBlock(start));
+            let sound = self.wal.checksums().ensure_range(at, part.len()).is_ok();
+            if sound && self.wal.pm().read(at, part).is_ok() {
+                for (block, entry) in (start..end).zip(part.as_chunks::<16>().0) {
+                    let word = entry.first_chunk::<8>().map_or(1, |b| u64::from_le_bytes(*b));
+                    let descriptor = self.descriptor(PmBlock(block));
+                    if word != 0
+                        && descriptor.state() == State::Used
+                        && let Some(Owner::File { ino, block: file_block, .. }) = Owner::decode(word)
+                    {
+                        visit(PmBlock(block), descriptor, ino, file_block);
+                    }
+                }
+            }
+            start = end;
+        }
+    }
+}
+
+/// The branches of planted mistakes.
+mod wrong {
+    use terrace_runtime::planted::{Mistake, planted};
+
+    /// A partial block counts as a full block.
+    pub(super) fn counts_partial_as_full() -> bool {
+        planted(Mistake::PartialCountsAsFull)
+    }
+}
