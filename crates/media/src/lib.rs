@@ -18,6 +18,7 @@ pub mod page_memory;
 pub mod pm;
 mod prefetch;
 pub mod speed;
+mod view;
 
 pub use block::BlockMedium;
 pub use error::{DeviceError, MediaError};
@@ -27,3 +28,4 @@ pub use page_memory::PageMemory;
 pub use pm::mapping::memory_available;
 pub use pm::{Fence, PmMedium, Promise};
 pub use prefetch::prefetch;
+pub use view::{BlockView, PmView};
