@@ -9,7 +9,7 @@ use common::{CALLER, Pool, ROOT, format_options};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use terrace_check::{Code, Devices, Options, check};
+use terrace_check::{Code, Options, PoolView, check};
 use terrace_engine::{
     Engine, FormatOptions, FsError, MetadataMoves, MountOptions, Movements, PoolMedia, SetAttributes,
     Simulation, Wait, WriteFlags, XattrMode, format, read_superblock,
@@ -597,7 +597,7 @@ impl Large {
     fn check(&self) -> u64 {
         let pm: Arc<dyn PmMedium> = self.pm.clone();
         let device: Arc<dyn BlockMedium> = self.device.clone();
-        let report = check(&Devices { pm, block: vec![Some(device)] }, &Options::default());
+        let report = check(&PoolView::new(pm, vec![Some(device)]), &Options::default());
         assert!(report.is_clean(), "check: {:#?}", report.findings);
         report.summary.metadata_below
     }

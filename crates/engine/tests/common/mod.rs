@@ -5,7 +5,7 @@ pub mod buffered;
 pub mod tiers;
 
 use std::sync::Arc;
-use terrace_check::{Devices, Options, Report, check};
+use terrace_check::{Options, PoolView, Report, check};
 use terrace_engine::{
     Caller, DeviceClass, Engine, FormatOptions, MountOptions, NewDevice, PolicyKind, PoolMedia, format,
     read_superblock,
@@ -70,7 +70,7 @@ impl Pool {
     pub fn check(&self) -> Report {
         let pm: Arc<dyn PmMedium> = self.pm.clone();
         let device: Arc<dyn BlockMedium> = self.device.clone();
-        check(&Devices { pm, block: vec![Some(device)] }, &Options { read_cold: true, ..Default::default() })
+        check(&PoolView::new(pm, vec![Some(device)]), &Options { read_cold: true, ..Default::default() })
     }
 
     #[track_caller]
