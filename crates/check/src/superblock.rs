@@ -58,7 +58,7 @@ pub fn read_repairing(pm: &PmView, findings: &mut Findings) -> Option<Superblock
     if rest.iter().any(|other| other.as_bytes() != first.as_bytes()) {
         findings.add(Code::SuperblocksDiffer, || "copies at blocks 0 and 2".into());
     }
-    let (stored, found) = (first.pm_size.get(), pm.size());
+    let (stored, found) = (first.layout.pm_size.get(), pm.size());
     if stored > found {
         findings.add(Code::PmTooSmall, || format!("{stored} bytes in the superblock, {found} in the medium"));
         return None;

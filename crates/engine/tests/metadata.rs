@@ -431,7 +431,7 @@ fn removed_names_give_back_catalog_pages() {
 fn a_pool_without_the_feature_keeps_its_metadata() {
     let pool = Pool::new(4 << 20, 4096);
     let (mut superblock, _) = read_superblock(&*pool.pm, true).unwrap();
-    superblock.incompatible = (superblock.incompatible.get() & !METADATA_BELOW).into();
+    superblock.features.incompatible = (superblock.features.incompatible.get() & !METADATA_BELOW).into();
     superblock.seal();
     for copy in SUPERBLOCK_COPIES {
         pool.pm.write(copy.offset(), superblock.as_bytes()).unwrap();

@@ -448,7 +448,7 @@ fn older_pools_read_first() -> FsResult<()> {
     let mut world = World::new(8192)?;
     world.fs.unmount()?;
     let (mut superblock, _) = terrace_engine::read_superblock(&*world.pool.pm, true).unwrap();
-    superblock.incompatible = (superblock.incompatible.get() & !4).into();
+    superblock.features.incompatible = (superblock.features.incompatible.get() & !4).into();
     superblock.seal();
     for copy in terrace_format::geometry::SUPERBLOCK_COPIES {
         world.pool.pm.write(copy.offset(), zerocopy::IntoBytes::as_bytes(&superblock)).unwrap();

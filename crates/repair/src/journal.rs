@@ -163,8 +163,8 @@ fn heal(pm: &dyn PmMedium, content: &[u8]) -> Result<(), Unhealed> {
 /// The superblock as it is without a repair under way.
 pub(crate) fn plain(superblock: &Superblock) -> Superblock {
     let mut plain = *superblock;
-    plain.incompatible = (plain.incompatible.get() & !REPAIRING).into();
-    (plain.journal_block, plain.journal_bytes, plain.journal_crc) = (0.into(), 0.into(), 0.into());
+    plain.features.incompatible = (plain.features.incompatible.get() & !REPAIRING).into();
+    (plain.journal.block, plain.journal.bytes, plain.journal.crc) = (0.into(), 0.into(), 0.into());
     plain.seal();
     plain
 }
@@ -229,10 +229,10 @@ pub(crate) fn commit(pm: &dyn PmMedium, round: &mut Round<'_>, changes: &Changes
     }
     let plain = plain(&round.pool.superblock);
     let mut marked = plain;
-    marked.incompatible = (marked.incompatible.get() | REPAIRING).into();
-    marked.journal_block = blocks.first().copied().unwrap_or(0).into();
-    marked.journal_bytes = (changes.content.len() as u64).into();
-    marked.journal_crc = crc32c(&changes.content).into();
+    marked.features.incompatible = (marked.features.incompatible.get() | REPAIRING).into();
+    marked.journal.block = blocks.first().copied().unwrap_or(0).into();
+    marked.journal.bytes = (changes.content.len() as u64).into();
+    marked.journal.crc = crc32c(&changes.content).into();
     marked.seal();
     assert!(marked.is_repairing() && !plain.is_repairing(), "the marks do not tell a repair");
     // The next repair finishes each marked journal that is whole. No checksum covers the new pages, so they
@@ -276,8 +276,8 @@ pub(crate) fn finish(pm: &dyn PmMedium, superblock: &Superblock) -> Result<bool,
 fn read(pm: &dyn PmMedium, superblock: &Superblock) -> Option<Vec<u8>> {
     let geometry: Geometry = superblock.geometry();
     let pool = geometry.first_pool_block().0..geometry.block_count();
-    let length = usize::try_from(superblock.journal_bytes.get()).ok()?;
-    let mut next = superblock.journal_block.get();
+    let length = usize::try_from(superblock.journal.bytes.get()).ok()?;
+    let mut next = superblock.journal.block.get();
     let mut content = Vec::new();
     // Ends: every block adds to the content, which the pool bounds.
     while content.len() < length && (content.len() as u64) < geometry.pm_size && pool.contains(&next) {
@@ -291,7 +291,7 @@ fn read(pm: &dyn PmMedium, superblock: &Superblock) -> Option<Vec<u8>> {
         next = u64::from_le_bytes(*link);
         content.extend_from_slice(payload.get(..(length - content.len()).min(PAYLOAD_BYTES))?);
     }
-    let whole = content.len() == length && crc32c(&content) == superblock.journal_crc.get();
+    let whole = content.len() == length && crc32c(&content) == superblock.journal.crc.get();
     let inside = |(offset, bytes, _): &Entry<'_>| {
         offset.0.checked_add(*bytes).is_some_and(|end| end <= geometry.pm_size)
     };

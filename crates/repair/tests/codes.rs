@@ -509,8 +509,8 @@ fn a_block_of_a_user_is_not_taken_for_a_summary() {
         });
         if !secret {
             image.superblock(|superblock| {
-                superblock.incompatible =
-                    (superblock.incompatible.get() & !KEYED_SEALS).into();
+                superblock.features.incompatible =
+                    (superblock.features.incompatible.get() & !KEYED_SEALS).into();
                 superblock.seal_secret = [0; 16];
             });
             image.put_device(7, &[0; 4096]);

@@ -83,7 +83,7 @@ impl Pool {
 /// Marks the device block with `content` as free in its bitmap: damage that concerns one file alone.
 pub fn clear_used_bit(pm: &RecordedPm, device: &SimulatedDevice, id: u8, content: &[u8]) {
     let (superblock, _) = read_superblock(pm, false).unwrap();
-    let chunk_blocks = u64::from(superblock.chunk_blocks.get());
+    let chunk_blocks = u64::from(superblock.layout.chunk_blocks.get());
     let on_device = device.visible_image().to_bytes();
     let at = on_device.chunks(4096).position(|block| block == content).unwrap() as u64 - FIRST_CHUNK_BLOCK.0;
     let key = Key::chunk(at / chunk_blocks, DeviceId(id));
