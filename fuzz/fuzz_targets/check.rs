@@ -3,15 +3,15 @@
 
 use libfuzzer_sys::fuzz_target;
 use std::sync::Arc;
-use terrace_check::{Devices, Options, check};
+use terrace_check::{Options, PoolView, check};
 use terrace_engine::{Engine, MountOptions, PoolMedia, read_superblock};
 use terrace_fuzz::{ROOT, damaged};
 use terrace_runtime::ManualClock;
 
 fuzz_target!(|input: &[u8]| {
     let (pm, device) = damaged(input);
-    let devices = Devices { pm: Arc::clone(&pm), block: vec![Some(Arc::clone(&device))] };
-    if !check(&devices, &Options { read_cold: true, progress: None, given: &[] }).is_clean() {
+    let view = PoolView::new(Arc::clone(&pm), vec![Some(Arc::clone(&device))]);
+    if !check(&view, &Options { read_cold: true, progress: None, given: &[] }).is_clean() {
         return;
     }
     let (superblock, _) = read_superblock(&*pm, true).expect("a clean pool has a superblock");

@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use std::sync::Arc;
-use terrace_check::{Devices, Options, check};
+use terrace_check::{Options, PoolView, check};
 use terrace_format::Lsn;
 use terrace_format::checksum::record_seed;
 use terrace_format::record::{HEADER_SIZE, padded, seal};
@@ -41,7 +41,7 @@ fuzz_target!(|input: &[u8]| {
         positions[lane] += padded(record.len());
     }
     let pm: Arc<dyn PmMedium> = Arc::new(RecordedPm::from_image(pm));
-    let report = check(&Devices { pm: Arc::clone(&pm), block: vec![None] }, &Options::default());
+    let report = check(&PoolView::new(Arc::clone(&pm), vec![None]), &Options::default());
     match Wal::open(pm, *uuid, geometry) {
         Ok((_, recovery)) => assert_eq!(recovery.records_replayed, report.summary.records_replayed),
         Err(_) => assert!(!report.is_clean()),

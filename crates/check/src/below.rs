@@ -1,9 +1,9 @@
 //! Metadata pages on lower tiers (format.md "Metadata pages below"): found by their tagged locations, read,
 //! and judged by their seals.
 
-use crate::Devices;
 use crate::checker::Checker;
 use crate::code::Code;
+use crate::pool_view::PoolView;
 use std::fmt::Display;
 use terrace_format::below::{Below, Identity, unseal};
 use terrace_format::device::FIRST_CHUNK_BLOCK;
@@ -34,11 +34,11 @@ pub fn place_of(superblock: &Superblock, word: u64) -> Option<Below> {
 }
 
 /// Reads the page that a location names.
-pub fn read(devices: &Devices, superblock: &Superblock, word: u64, identity: Identity) -> Found {
+pub fn read(pool: &PoolView, superblock: &Superblock, word: u64, identity: Identity) -> Found {
     let Some(place) = place_of(superblock, word) else {
         return Found::Nowhere;
     };
-    let Some(medium) = devices.block.get(usize::from(place.device.0)).and_then(Option::as_ref) else {
+    let Some(medium) = pool.block.get(usize::from(place.device.0)).and_then(Option::as_ref) else {
         return Found::Unreadable(None);
     };
     if place.block.0 >= medium.blocks() {
@@ -67,7 +67,7 @@ impl Checker<'_> {
             let (device, block) = (place.device, place.block);
             self.report(Code::ColdShared, || format!("device {device}, block {block}: again {site}"));
         }
-        match read(self.devices, &self.superblock, word, identity) {
+        match read(self.pool, &self.superblock, word, identity) {
             Found::Page(page) => return Some(page),
             Found::Other(found) => self.report(Code::MetadataChecksum, || format!("{site}: {found}")),
             Found::Unreadable(Some(error)) => {

@@ -61,6 +61,7 @@ impl Checker<'_> {
             self.report(Code::CatalogLevel, || format!("{site}: level {level}, {} cells", page.count()));
             return;
         }
+        assert!(level <= MAX_LEVEL, "{site}: level {level} was not judged");
         self.page_space(&page, &site);
         if level == 0 {
             self.leaf_page(run, place, &page, &site);
@@ -126,7 +127,8 @@ impl Checker<'_> {
     }
 
     fn inner_page(&mut self, run: &mut KeyRun, place: &Place, page: &Page, site: &str) {
-        let level = page.level().saturating_sub(1);
+        assert!(page.level() > 0, "{site}: a leaf has no children");
+        let level = page.level() - 1;
         let mut children: Vec<Place> = Vec::new();
         for index in 0..page.count() {
             let (key, value) = match page.cell(index) {

@@ -1,14 +1,20 @@
 //! State shared by the phases, and reads of PM that report unreadable lines.
+//!
+//! Invariants: `inodes` is in the order of inode numbers. A block enters `reached` once, and only the first `claim` of
+//! a block lets its caller descend.
 
-use crate::bitmap::{Dense, Sparse};
 use crate::code::Code;
+use crate::inode_record::InodeRecord;
+use crate::options::Options;
 use crate::overlay::Overlay;
+use crate::pool_view::PoolView;
 use crate::report::{Findings, Summary};
-use crate::{Devices, Options};
+use crate::sets::{Dense, Sparse};
 use std::collections::BTreeSet;
-use terrace_format::inode::{DIRECT_BLOCKS, InodeSlot};
+use std::fmt::Display;
 use terrace_format::superblock::Superblock;
-use terrace_format::{BLOCK_SIZE, Geometry, PmOffset};
+use terrace_format::table::{Entry, Owner};
+use terrace_format::{BLOCK_SIZE, Geometry, PmBlock, PmOffset};
 
 /// The used blocks of a lower-tier device, gathered from the catalog.
 #[derive(Default)]
@@ -23,92 +29,11 @@ pub(crate) struct DeviceState {
     pub(crate) marked: Sparse,
 }
 
-/// The facts gathered about an inode in use.
-#[derive(Default, Clone)]
-pub(crate) struct InodeRecord {
-    pub(crate) ino: u32,
-    pub(crate) mode: u32,
-    pub(crate) nlink: u32,
-    pub(crate) flags: u32,
-    pub(crate) generation: u32,
-    pub(crate) parent: u32,
-    pub(crate) orphan_next: u32,
-    pub(crate) orphan_previous: u32,
-    pub(crate) size: u64,
-    pub(crate) blocks: u64,
-    pub(crate) direct: [u32; DIRECT_BLOCKS as usize],
-    pub(crate) root: u64,
-    /// Blocks mapped in PM or below, each once.
-    pub(crate) mapped: u64,
-    /// End of the last written block, in PM or below.
-    pub(crate) written_end: u64,
-    /// Largest end of an intent.
-    pub(crate) intent_end: u64,
-    /// Directory entries that name the inode.
-    pub(crate) names: u32,
-    /// The directory that names the inode (the last directory, if several do).
-    pub(crate) named_by: u32,
-    /// Entries of this directory that name directories.
-    pub(crate) subdirectories: u32,
-    /// Entries of this directory.
-    pub(crate) entries: u64,
-    /// Bytes of the symlink target found in the catalog.
-    pub(crate) target_bytes: u64,
-    /// Found on an orphan list.
-    pub(crate) listed: bool,
-    /// The path to the root was followed: not yet, now, good, bad.
-    pub(crate) path: Path,
-}
-
-#[derive(Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Path {
-    #[default]
-    Unknown,
-    Walking,
-    Good,
-    Bad,
-}
-
-impl InodeRecord {
-    pub(crate) fn from_slot(ino: u32, slot: &InodeSlot) -> InodeRecord {
-        InodeRecord {
-            ino,
-            mode: slot.mode.get(),
-            nlink: slot.nlink.get(),
-            flags: slot.flags.get(),
-            generation: slot.generation.get(),
-            parent: slot.parent_or_rdev.get(),
-            orphan_next: slot.orphan_next.get(),
-            orphan_previous: slot.orphan_previous.get(),
-            size: slot.size.get(),
-            blocks: slot.blocks.get(),
-            direct: slot.direct.map(|pointer| pointer.get()),
-            root: slot.root.get(),
-            ..InodeRecord::default()
-        }
-    }
-    pub(crate) fn file_type(&self) -> u32 {
-        self.mode >> 12
-    }
-    pub(crate) fn is_directory(&self) -> bool {
-        self.file_type() == 0o04
-    }
-    pub(crate) fn is_regular(&self) -> bool {
-        self.file_type() == 0o10
-    }
-    pub(crate) fn is_symlink(&self) -> bool {
-        self.file_type() == 0o12
-    }
-    pub(crate) fn has(&self, bit: u32) -> bool {
-        self.flags & bit != 0
-    }
-}
-
 /// A radix node read from PM.
 pub type Node = Vec<u64>;
 
 pub(crate) struct Checker<'a> {
-    pub(crate) devices: &'a Devices,
+    pub(crate) pool: &'a PoolView,
     pub(crate) options: Options<'a>,
     pub(crate) superblock: Superblock,
     pub(crate) geometry: Geometry,
@@ -131,7 +56,7 @@ pub(crate) struct Checker<'a> {
 
 impl<'a> Checker<'a> {
     pub(crate) fn new(
-        devices: &'a Devices,
+        pool: &'a PoolView,
         options: Options<'a>,
         superblock: Superblock,
         overlay: Overlay,
@@ -140,7 +65,7 @@ impl<'a> Checker<'a> {
     ) -> Checker<'a> {
         let geometry = superblock.geometry();
         Checker {
-            devices,
+            pool,
             options,
             superblock,
             geometry,
@@ -157,23 +82,9 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// All phases.
-    pub(crate) fn run(&mut self) {
-        let pages = self.word(self.geometry.inode_pages()).unwrap_or(0);
-        let shards = u64::from(self.geometry.catalog_shards);
-        let regions = self.geometry.block_count().div_ceil(crate::blocks::REGION);
-        self.progress.1 = pages.min(self.geometry.block_count()) + shards + regions;
-        self.device_headers();
-        self.fixed_checksums();
-        self.inode_file();
-        self.catalog();
-        // With keys and slots unread, counts would be too low and give false errors.
-        if !self.unread {
-            self.links();
-            self.orphans();
-            self.chunks();
-        }
-        self.block_table();
+    /// Tells the units of work of all phases.
+    pub(crate) fn expect_steps(&mut self, steps: u64) {
+        self.progress.1 = steps;
     }
 
     /// Reports that a unit of work is done.
@@ -190,7 +101,7 @@ impl<'a> Checker<'a> {
 
     /// Reads PM as it will be after recovery; reports unreadable lines.
     pub(crate) fn read(&mut self, offset: PmOffset, into: &mut [u8]) -> bool {
-        match self.overlay.read(&*self.devices.pm, offset, into) {
+        match self.overlay.read(&self.pool.pm, offset, into) {
             Ok(()) => true,
             Err(error) => {
                 self.report(Code::PmUnreadable, || error.to_string());
@@ -206,6 +117,7 @@ impl<'a> Checker<'a> {
 
     /// A block of the pool; the caller has checked its number.
     pub(crate) fn block(&mut self, block: u64) -> Option<Box<[u8; BLOCK_SIZE as usize]>> {
+        assert!(block < self.geometry.block_count(), "block {block} was not judged");
         let mut bytes = Box::new([0; BLOCK_SIZE as usize]);
         let offset = PmOffset(block.checked_mul(BLOCK_SIZE)?);
         self.read(offset, bytes.as_mut_slice()).then_some(bytes)
@@ -216,6 +128,39 @@ impl<'a> Checker<'a> {
         let bytes = self.block(block)?;
         let words = bytes.as_chunks::<8>().0.iter();
         Some(words.map(|word| u64::from_le_bytes(*word)).collect())
+    }
+
+    /// True for a block that may be handed out.
+    pub(crate) fn in_pool(&self, block: u64) -> bool {
+        block >= self.geometry.first_pool_block().0 && block < self.geometry.block_count()
+    }
+
+    /// Notes that `site` reaches `block` as `owner`. True when it is in range and reached for the first
+    /// time, so that the caller may descend: every block is descended into at most once.
+    pub(crate) fn claim(&mut self, block: u64, owner: Owner, site: &dyn Display) -> bool {
+        if !self.in_pool(block) {
+            self.report(Code::BlockRange, || format!("{site}: block {block:#x}"));
+            return false;
+        }
+        if !self.reached.insert(block) {
+            self.report(Code::BlockTwice, || format!("block {block}: again from {site}"));
+            return false;
+        }
+        assert!(self.reached.contains(block), "block {block} could be descended into again");
+        let mut words = [0; 16];
+        if !self.read(self.geometry.table_entry(PmBlock(block)), &mut words) {
+            return true;
+        }
+        match Entry::decode(Entry::words(&words)).map(|entry| entry.owner) {
+            None => {} // reported by the scan of the table
+            Some(found) if found == owner => {}
+            Some(found) => {
+                self.report(Code::BlockOwner, || {
+                    format!("block {block}: reached from {site}, the table says {found:?}")
+                });
+            }
+        }
+        true
     }
 
     /// The index of an inode in `inodes`.

@@ -8,7 +8,7 @@ use terrace_format::inode::SLOTS_PER_PAGE;
 use terrace_format::page_checksum::{ChecksumWord, page_checksum};
 use terrace_format::table::{Owner, PageKind};
 use terrace_format::{BLOCK_SIZE, Geometry, PmBlock, PmOffset};
-use terrace_media::PmMedium;
+use terrace_media::PmView;
 
 /// Opens the checksum words of the pages that a range touches, as recovery does for replayed stores.
 pub fn open(overlay: &mut Overlay, geometry: &Geometry, offset: PmOffset, length: usize) {
@@ -22,7 +22,7 @@ pub fn open(overlay: &mut Overlay, geometry: &Geometry, offset: PmOffset, length
 
 /// The fault of a page or its checksum word; `None` when the page matches, or cannot be read.
 pub fn fault(
-    (pm, overlay): (&dyn PmMedium, &Overlay),
+    (pm, overlay): (&PmView, &Overlay),
     geometry: &Geometry,
     pool_uuid: &[u8; 16],
     page: PmBlock,
@@ -46,7 +46,7 @@ pub fn fault(
 /// a page changes the CRC32C in its own way; damage of several bits looks like one wrong bit in 1 of 130,000
 /// cases.
 pub fn wrong_bit(
-    (pm, overlay): (&dyn PmMedium, &Overlay),
+    (pm, overlay): (&PmView, &Overlay),
     geometry: &Geometry,
     pool_uuid: &[u8; 16],
     page: PmBlock,
@@ -76,7 +76,7 @@ fn bit_of_syndrome(syndrome: u32) -> Option<(u64, u32)> {
 }
 
 /// The owner of a block, as far as the block table can be read.
-pub fn owner(pm: &dyn PmMedium, overlay: &Overlay, geometry: &Geometry, block: PmBlock) -> Option<Owner> {
+pub fn owner(pm: &PmView, overlay: &Overlay, geometry: &Geometry, block: PmBlock) -> Option<Owner> {
     let mut word = [0; 8];
     overlay.read(pm, geometry.table_entry(block), &mut word).ok()?;
     Owner::decode(u64::from_le_bytes(word)).filter(|_| block >= geometry.first_pool_block())
@@ -117,7 +117,7 @@ impl Checker<'_> {
         if !self.geometry.checksummed {
             return;
         }
-        let media = (&*self.devices.pm, &self.overlay);
+        let media = (&self.pool.pm, &self.overlay);
         if let Some(code) = fault(media, &self.geometry, &self.superblock.uuid, page) {
             let geometry = self.geometry;
             let page = describe(&geometry, page, owner);

@@ -20,13 +20,14 @@ impl Checker<'_> {
                 });
             }
             let readable = self.device_header(index, row);
+            assert_eq!(self.cold.len(), index, "states of devices are in the order of their ids");
             self.cold.push(DeviceState { blocks: row.blocks.get(), readable, ..DeviceState::default() });
         }
     }
 
     /// Blocks of the device that can be read.
     fn device_header(&mut self, index: usize, row: &DeviceRow) -> u64 {
-        let Some(medium) = self.devices.block.get(index).cloned().flatten() else {
+        let Some(medium) = self.pool.block.get(index).cloned().flatten() else {
             self.report(Code::DeviceAbsent, || {
                 format!("device {index} ({})", String::from_utf8_lossy(row.path()))
             });
@@ -90,7 +91,7 @@ impl Checker<'_> {
     fn verify_extent(&mut self, ino: u32, extent: &ColdExtent, shadows: u128) {
         let index = usize::from(extent.device.0);
         let readable = self.cold.get(index).map_or(0, |state| state.readable);
-        let Some(medium) = self.devices.block.get(index).cloned().flatten() else {
+        let Some(medium) = self.pool.block.get(index).cloned().flatten() else {
             return;
         };
         let length = extent.length.min(MAX_EXTENT_BLOCKS) as usize;
@@ -154,14 +155,15 @@ impl Checker<'_> {
 
     /// Compares extents and chunk bitmaps, after all shards were walked. A marked block without an extent
     /// must be a group summary.
-    pub fn chunks(&mut self) {
+    pub(crate) fn chunk_bitmaps(&mut self) {
         for (index, state) in std::mem::take(&mut self.cold).into_iter().enumerate() {
             for block in state.extents.iter().filter(|block| !state.marked.contains(*block)) {
                 self.report(Code::ColdUnmarked, || format!("device {index}, block {block}"));
             }
-            let Some(medium) = self.devices.block.get(index).cloned().flatten() else {
+            let Some(medium) = self.pool.block.get(index).cloned().flatten() else {
                 continue;
             };
+            assert!(state.readable <= state.blocks, "device {index} is read beyond its row");
             let rest = state.marked.iter().filter(|block| !state.extents.contains(*block));
             for block in rest.filter(|block| *block < state.readable) {
                 let mut content = [AlignedBlock::zeroed()];

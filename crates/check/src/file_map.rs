@@ -1,7 +1,8 @@
 //! Radix trees: of the inode file, and of each file's map (format.md "Radix nodes").
 
-use crate::checker::{Checker, InodeRecord, Node};
+use crate::checker::Checker;
 use crate::code::Code;
+use crate::inode_record::InodeRecord;
 use std::fmt;
 use terrace_format::address::{BLOCK_SIZE, MAX_FILE_BLOCK};
 use terrace_format::inode::{DIRECT_BLOCKS, ENTRY_UNWRITTEN, RADIX_FANOUT, unpack_root};
@@ -9,7 +10,7 @@ use terrace_format::table::{Owner, PageKind};
 use terrace_format::{FileBlock, Ino};
 
 /// Bit of a direct pointer: allocated but unwritten.
-const DIRECT_UNWRITTEN: u32 = 1 << 31;
+pub(crate) const DIRECT_UNWRITTEN: u32 = 1 << 31;
 
 /// The owner of a radix tree.
 #[derive(Clone, Copy)]
@@ -39,26 +40,19 @@ impl fmt::Display for Tree {
     }
 }
 
-/// Blocks of an extent that have a PM mapping.
-#[derive(Default)]
-pub struct Shadows {
-    /// A bit for each block of the extent that PM maps.
-    pub any: u128,
-    /// Blocks with written content: bit and PM block.
-    pub places: Vec<(usize, u64)>,
-}
-
 /// Called with each leaf entry that is not 0 and its index, in ascending order.
 type Visit<'v, 'a> = &'v mut dyn FnMut(&mut Checker<'a>, u64, u64);
 
 impl<'a> Checker<'a> {
     /// Visits all entries of a tree, `height` levels from 1 to [`Tree::MAX_HEIGHT`].
     pub(crate) fn walk_tree(&mut self, tree: Tree, root: u64, height: u64, visit: Visit<'_, 'a>) {
+        assert!((1..=Tree::MAX_HEIGHT).contains(&height), "{tree}: height {height} was not judged");
         self.walk_node(tree, root, height - 1, 0, visit);
     }
 
     /// Level 0 is a leaf. Recursion is as deep as the tree is high, at most 4.
     fn walk_node(&mut self, tree: Tree, block: u64, level: u64, base: u64, visit: Visit<'_, 'a>) {
+        assert!(level < Tree::MAX_HEIGHT, "{tree}: a walk below the leaves");
         let owner = tree.node_owner(level);
         if !self.claim(block, owner, &format_args!("{tree}, node of level {level}")) {
             return;
@@ -106,67 +100,17 @@ impl<'a> Checker<'a> {
     }
 
     /// Direct pointers hold 31 bits; a larger PM has no direct pointers.
-    fn has_direct(&self) -> bool {
+    pub(crate) fn has_direct(&self) -> bool {
         self.geometry.block_count() <= u64::from(DIRECT_UNWRITTEN)
     }
 
     fn file_block(&mut self, record: &mut InodeRecord, block: u64, place: u64, unwritten: bool) {
         let owner = Owner::File { ino: Ino(record.ino.into()), block: FileBlock(block), unwritten };
         self.claim(place, owner, &format_args!("inode {}, block {block}", record.ino));
-        record.mapped += 1;
+        record.content.mapped += 1;
         if !unwritten {
-            record.written_end = record.written_end.max(block + 1);
+            record.content.written_end = record.content.written_end.max(block + 1);
         }
-    }
-
-    /// The shadows among the (at most 128) blocks from `first` on.
-    pub fn shadowed(&mut self, record: &InodeRecord, first: u64, count: u32) -> Shadows {
-        let mut shadows = Shadows::default();
-        let mut leaf: Option<(u64, Node)> = None;
-        for (bit, block) in (first..first.saturating_add(count.min(128).into())).enumerate() {
-            let direct = usize::try_from(block).ok().and_then(|at| record.direct.get(at));
-            let direct = direct.filter(|_| self.has_direct());
-            let entry = match direct {
-                Some(pointer) => u64::from(*pointer),
-                None => {
-                    let number = block / RADIX_FANOUT;
-                    if leaf.as_ref().is_none_or(|(at, _)| *at != number) {
-                        let node = self.leaf(record.root, number).unwrap_or_default();
-                        leaf = Some((number, node));
-                    }
-                    let within = (block % RADIX_FANOUT) as usize;
-                    leaf.as_ref().and_then(|(_, node)| node.get(within)).copied().unwrap_or(0)
-                }
-            };
-            shadows.any |= u128::from(entry != 0) << bit;
-            let place =
-                entry & if direct.is_some() { !u64::from(DIRECT_UNWRITTEN) } else { !ENTRY_UNWRITTEN };
-            if entry == place && self.in_pool(place) {
-                shadows.places.push((bit, place));
-            }
-        }
-        shadows
-    }
-
-    /// The leaf node with the given number (index / 512). The walk has reported damage on the path already.
-    fn leaf(&mut self, root: u64, number: u64) -> Option<Node> {
-        let (height, mut block) = unpack_root(root);
-        let height = u64::from(height);
-        if height == 0 || height > Tree::MAX_HEIGHT || number >= RADIX_FANOUT.pow(height as u32 - 1) {
-            return None;
-        }
-        for level in (0..height).rev() {
-            if !self.in_pool(block) {
-                return None;
-            }
-            let node = self.node(block)?;
-            if level == 0 {
-                return Some(node);
-            }
-            let index = number / RADIX_FANOUT.pow(level as u32 - 1) % RADIX_FANOUT;
-            block = *node.get(index as usize)?;
-        }
-        None
     }
 }
 

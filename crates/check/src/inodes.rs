@@ -1,8 +1,9 @@
 //! The inode file and its slots.
 
-use crate::checker::{Checker, InodeRecord};
+use crate::checker::Checker;
 use crate::code::Code;
 use crate::file_map::Tree;
+use crate::inode_record::InodeRecord;
 use terrace_format::BLOCK_SIZE;
 use terrace_format::address::{MAX_FILE_SIZE, MAX_INO, ROOT_INO};
 use terrace_format::below::{Identity, is_below};
@@ -127,6 +128,8 @@ impl Checker<'_> {
         self.file_map(&mut record);
         self.summary.inodes += 1;
         self.summary.directories += u64::from(record.is_directory());
+        // The walk visits pages by rising index, each once; `find` depends on it.
+        assert!(self.inodes.last().is_none_or(|last| last.ino < record.ino), "inodes out of order");
         self.inodes.push(record);
     }
 }

@@ -1,7 +1,8 @@
 //! Judges the meaning of catalog keys, in key order (format.md "Keys and values").
 
-use crate::checker::{Checker, InodeRecord};
+use crate::checker::Checker;
 use crate::code::Code;
+use crate::inode_record::InodeRecord;
 use siphasher::sip::SipHasher13;
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
@@ -11,9 +12,9 @@ use terrace_format::inode::flag;
 use terrace_format::keys::{ColdExtent, Kind, MAX_INTENTS, MAX_KEY, MAX_VALUE};
 
 /// Longest extended attribute.
-const MAX_XATTR: u64 = 64 << 10;
+const MAX_XATTR_BYTES: u64 = 64 << 10;
 /// Bits of the name's hash in a cookie; below them lies the collision number.
-const COOKIE_HASH: u64 = (1 << 55) - 1;
+const COOKIE_HASH_MASK: u64 = (1 << 55) - 1;
 
 /// Parts of an attribute seen so far.
 struct XattrRun {
@@ -126,7 +127,7 @@ impl Checker<'_> {
         let at = directory.ino;
         self.summary.dentries += 1;
         if let Some(directory) = self.inode_mut(at.into()) {
-            directory.entries += 1;
+            directory.names.entries += 1;
         }
         let Some(([i0, i1, i2, i3, kind], name)) = value.split_first_chunk::<5>() else {
             self.report(Code::KeyValue, || format!("directory {at}: entry {value:02x?}"));
@@ -139,7 +140,7 @@ impl Checker<'_> {
             self.report(Code::DentryName, || format!("directory {at}: {:?}", shown()));
         }
         let hash = SipHasher13::new_with_key(&self.superblock.hash_key).hash(name);
-        if cookie >> 8 != (hash & COOKIE_HASH).max(1) {
+        if cookie >> 8 != (hash & COOKIE_HASH_MASK).max(1) {
             self.report(Code::DentryCookie, || {
                 format!("directory {at}: {:?} has cookie {cookie:#x}", shown())
             });
@@ -156,8 +157,8 @@ impl Checker<'_> {
             self.report(Code::DentryTarget, || format!("directory {at}: {:?} names inode {target}", shown()));
             return;
         };
-        record.names = record.names.saturating_add(1);
-        record.named_by = at;
+        record.names.count = record.names.count.saturating_add(1);
+        record.names.named_by = at;
         let (found, is_directory) = (record.file_type(), record.is_directory());
         if found != u32::from(*kind) {
             self.report(Code::DentryType, || {
@@ -165,7 +166,7 @@ impl Checker<'_> {
             });
         }
         if is_directory && let Some(directory) = self.inode_mut(at.into()) {
-            directory.subdirectories = directory.subdirectories.saturating_add(1);
+            directory.names.subdirectories = directory.names.subdirectories.saturating_add(1);
         }
     }
 
@@ -192,7 +193,7 @@ impl Checker<'_> {
         }
         self.end_of_xattr(run);
         let total = value.first_chunk::<4>().map(|bytes| u32::from_le_bytes(*bytes));
-        if part != 0 || total.is_none_or(|total| u64::from(total) > MAX_XATTR) {
+        if part != 0 || total.is_none_or(|total| u64::from(total) > MAX_XATTR_BYTES) {
             self.report(Code::XattrParts, || format!("inode {ino}: {sub:02x?}, total {total:?}"));
             return;
         }
@@ -221,7 +222,7 @@ impl Checker<'_> {
         }
         run.symlink_next += 1;
         if let Some(record) = self.inode_mut(ino) {
-            record.target_bytes += value.len() as u64;
+            record.content.target_bytes += value.len() as u64;
         }
     }
 
@@ -246,9 +247,9 @@ impl Checker<'_> {
         }
         let shadows = self.shadowed(record, first, extent.length);
         if let Some(record) = self.inode_mut(record.ino.into()) {
-            record.mapped += u64::from(extent.length.saturating_sub(shadows.any.count_ones()));
+            record.content.mapped += u64::from(extent.length.saturating_sub(shadows.any.count_ones()));
             if !extent.unwritten {
-                record.written_end = record.written_end.max(end);
+                record.content.written_end = record.content.written_end.max(end);
             }
         }
         let whole = if extent.unwritten { shadows.any } else { self.whole_shadows(&shadows) };
@@ -281,7 +282,7 @@ impl Checker<'_> {
             return;
         }
         if let Some(record) = self.inode_mut(ino.into()) {
-            record.intent_end = record.intent_end.max(end);
+            record.content.intent_end = record.content.intent_end.max(end);
         }
     }
 

@@ -12,12 +12,12 @@ use terrace_format::record::{HEADER_SIZE, RECORD_ALIGN, Record, Witness, header_
 use terrace_format::record_damage::one_bit_away;
 use terrace_format::table::{Owner, PageKind, TABLE_ENTRY_SIZE};
 use terrace_format::{BLOCK_SIZE, Geometry, Lsn, PmBlock, PmOffset};
-use terrace_media::{MediaError, PmMedium};
+use terrace_media::{MediaError, PmView};
 
 /// The search behind a lane's end reads at most this many times the lane's size.
-const SEARCH_FACTOR: u64 = 256;
+const SEARCH_LANE_SIZES: u64 = 256;
 /// Inodes that a finding names one by one.
-const NAMED: usize = 20;
+const NAMED_INODES: usize = 20;
 
 /// A lane as a mount will find it.
 pub struct Lane {
@@ -34,7 +34,7 @@ pub struct Lane {
 
 /// Scans all lanes; each loss by damage is a finding.
 pub(crate) fn scan_all(
-    pm: &dyn PmMedium,
+    pm: &PmView,
     uuid: &[u8; 16],
     geometry: &Geometry,
     point: &Checkpoint,
@@ -63,12 +63,12 @@ pub(crate) fn scan_all(
 }
 
 /// A text that names the inodes that records change, as far as records and block table tell.
-fn touched(pm: &dyn PmMedium, geometry: &Geometry, records: &[Record]) -> String {
+fn touched(pm: &PmView, geometry: &Geometry, records: &[Record]) -> String {
     let mut inodes = BTreeSet::new();
     for (offset, content) in records.iter().flat_map(Record::writes) {
         inodes.extend(inodes_at(pm, geometry, offset, content));
     }
-    let named: Vec<String> = inodes.iter().take(NAMED).map(u64::to_string).collect();
+    let named: Vec<String> = inodes.iter().take(NAMED_INODES).map(u64::to_string).collect();
     match inodes.len().saturating_sub(named.len()) {
         0 if named.is_empty() => "no inode that can be named".into(),
         0 => format!("inodes {}", named.join(", ")),
@@ -77,7 +77,7 @@ fn touched(pm: &dyn PmMedium, geometry: &Geometry, records: &[Record]) -> String
 }
 
 /// The inodes that a store changes: owners in the block table, inode slots, or the owner of a map node.
-fn inodes_at(pm: &dyn PmMedium, geometry: &Geometry, offset: PmOffset, content: &[u8]) -> Vec<u64> {
+fn inodes_at(pm: &PmView, geometry: &Geometry, offset: PmOffset, content: &[u8]) -> Vec<u64> {
     let table =
         geometry.table_offset()..geometry.table_offset().plus(geometry.block_count() * TABLE_ENTRY_SIZE);
     if table.contains(&offset) {
@@ -106,7 +106,7 @@ fn file_of(word: u64) -> Option<u64> {
 }
 
 struct Scan<'a> {
-    pm: &'a dyn PmMedium,
+    pm: &'a PmView,
     uuid: &'a [u8; 16],
     geometry: &'a Geometry,
     point: &'a Checkpoint,
@@ -135,6 +135,7 @@ impl Scan<'_> {
                     break;
                 }
             };
+            assert!(record.ring_bytes >= RECORD_ALIGN, "a record without a length would be read for ever");
             last = record.lsn;
             position = position.saturating_add(record.ring_bytes);
             records.push(record);
@@ -149,7 +150,7 @@ impl Scan<'_> {
     fn behind(&self, from: u64, end: u64, mut last: Lsn) -> Vec<Record> {
         let mut records: Vec<Record> = Vec::new();
         let mut position = from;
-        let mut budget = self.geometry.lane_size.saturating_mul(SEARCH_FACTOR);
+        let mut budget = self.geometry.lane_size.saturating_mul(SEARCH_LANE_SIZES);
         while position < end && budget > 0 && !self.point.clean {
             let mut header = [0; HEADER_SIZE];
             let readable = self.ring(position, &mut header).is_ok();
@@ -158,6 +159,7 @@ impl Scan<'_> {
             budget = budget.saturating_sub(length.map_or(0, |length| length as u64));
             match length.and_then(|_| self.record(position).ok().flatten()) {
                 Some(record) => {
+                    assert!(record.ring_bytes >= RECORD_ALIGN, "the search behind a lane's end stands still");
                     last = record.lsn;
                     position = position.saturating_add(record.ring_bytes);
                     records.push(record);
@@ -241,6 +243,7 @@ impl Scan<'_> {
 
     fn ring(&self, position: u64, into: &mut [u8]) -> Result<(), MediaError> {
         let (base, size) = (self.geometry.lane_offset(self.lane), self.geometry.lane_size);
+        assert!(into.len() as u64 <= size, "a record longer than its lane");
         let at = position % size;
         let first = into.len().min((size - at) as usize);
         let (front, back) = into.split_at_mut(first);

@@ -1,8 +1,9 @@
 //! Names, link counts, the tree of directories, orphan lists: judged after all slots and keys were read.
 
-use crate::checker::{Checker, InodeRecord, Path};
+use crate::checker::Checker;
 use crate::code::Code;
 use crate::file_map::blocks_of;
+use crate::inode_record::{InodeRecord, Path};
 use terrace_format::address::ROOT_INO;
 use terrace_format::inode::{ORPHAN_LISTS, flag};
 
@@ -16,9 +17,9 @@ impl Checker<'_> {
             self.content(&record);
             if record.is_directory() {
                 self.directory(at, &record);
-            } else if record.nlink != record.names {
+            } else if record.nlink != record.names.count {
                 self.report(Code::LinkCount, || {
-                    format!("inode {}: {} links, {} names", record.ino, record.nlink, record.names)
+                    format!("inode {}: {} links, {} names", record.ino, record.nlink, record.names.count)
                 });
             } else if record.nlink == 0 && !record.has(flag::ORPHAN) {
                 self.report(Code::LinkCount, || format!("inode {}: no name, no orphan", record.ino));
@@ -28,52 +29,56 @@ impl Checker<'_> {
 
     fn content(&mut self, record: &InodeRecord) {
         let (ino, orphan) = (record.ino, record.has(flag::ORPHAN));
-        if record.blocks != record.mapped {
+        if record.blocks != record.content.mapped {
             self.report(Code::MapBlockCount, || {
-                format!("inode {ino}: {} blocks, {} are mapped", record.blocks, record.mapped)
+                format!("inode {ino}: {} blocks, {} are mapped", record.blocks, record.content.mapped)
             });
         }
         // The content of an orphan, and the range of an intent, waits for removal.
-        let end = blocks_of(record.size).max(record.intent_end);
-        if record.is_regular() && !orphan && record.written_end > end {
+        let end = blocks_of(record.size).max(record.content.intent_end);
+        if record.is_regular() && !orphan && record.content.written_end > end {
             self.report(Code::MapBeyondSize, || {
-                format!("inode {ino}: {} bytes, last written block {}", record.size, record.written_end - 1)
+                format!(
+                    "inode {ino}: {} bytes, last written block {}",
+                    record.size,
+                    record.content.written_end - 1
+                )
             });
         }
-        if record.is_symlink() && !orphan && record.target_bytes != record.size {
+        if record.is_symlink() && !orphan && record.content.target_bytes != record.size {
             self.report(Code::SymlinkTarget, || {
-                format!("inode {ino}: {} bytes of {}", record.target_bytes, record.size)
+                format!("inode {ino}: {} bytes of {}", record.content.target_bytes, record.size)
             });
         }
     }
 
     fn directory(&mut self, at: usize, record: &InodeRecord) {
         let ino = record.ino;
-        if record.size != record.entries {
+        if record.size != record.names.entries {
             self.report(Code::DirectorySize, || {
-                format!("directory {ino}: size {}, {} entries", record.size, record.entries)
+                format!("directory {ino}: size {}, {} entries", record.size, record.names.entries)
             });
         }
         if record.has(flag::ORPHAN) {
-            if record.names > 0 {
+            if record.names.count > 0 {
                 self.report(Code::DirectoryNames, || {
-                    format!("orphan directory {ino}: {} names", record.names)
+                    format!("orphan directory {ino}: {} names", record.names.count)
                 });
             }
             return; // its link count is judged with the orphan lists
         }
-        let expected = record.subdirectories.saturating_add(2);
+        let expected = record.names.subdirectories.saturating_add(2);
         if record.nlink != expected {
             self.report(Code::DirectoryLinks, || {
                 format!("directory {ino}: {} links, expected {expected}", record.nlink)
             });
         }
         let root = u64::from(ino) == ROOT_INO.0;
-        if record.names > u32::from(!root) {
-            self.report(Code::DirectoryNames, || format!("directory {ino}: {} names", record.names));
+        if record.names.count > u32::from(!root) {
+            self.report(Code::DirectoryNames, || format!("directory {ino}: {} names", record.names.count));
         }
-        let parent = if root { ino } else { record.named_by };
-        if (root || record.names > 0) && record.parent != parent {
+        let parent = if root { ino } else { record.names.named_by };
+        if (root || record.names.count > 0) && record.parent != parent {
             self.report(Code::DirectoryParent, || {
                 format!("directory {ino}: parent {}, named by {parent}", record.parent)
             });
@@ -102,11 +107,12 @@ impl Checker<'_> {
             if u64::from(record.ino) == ROOT_INO.0 {
                 break Path::Good;
             }
-            let (names, parent) = (record.names, record.named_by);
+            let (names, parent) = (record.names.count, record.names.named_by);
             next = if names > 0 { self.find(parent.into()) } else { None };
         };
         for at in walked {
             if let Some(record) = self.inodes.get_mut(at) {
+                assert!(record.path == Path::Walking, "a directory was walked twice");
                 record.path = verdict;
             }
         }
@@ -124,7 +130,7 @@ impl Checker<'_> {
             let Some(record) = self.inodes.get(at) else {
                 return;
             };
-            let (ino, orphan, listed) = (record.ino, record.has(flag::ORPHAN), record.listed);
+            let (ino, orphan, listed) = (record.ino, record.has(flag::ORPHAN), record.orphan.listed);
             self.summary.orphans += u64::from(orphan);
             if orphan && !listed {
                 self.report(Code::OrphanLost, || format!("inode {ino}"));
@@ -141,13 +147,13 @@ impl Checker<'_> {
                 self.report(code, || format!("list {list}: inode {current} after {previous} is not in use"));
                 return;
             };
-            if record.listed {
+            if record.orphan.listed {
                 self.report(Code::OrphanLink, || format!("list {list}: inode {current} again"));
                 return;
             }
-            record.listed = true;
+            record.orphan.listed = true;
             let (ino, nlink, back, next) =
-                (record.ino, record.nlink, record.orphan_previous, record.orphan_next);
+                (record.ino, record.nlink, record.orphan.previous, record.orphan.next);
             let orphan = record.has(flag::ORPHAN);
             if !orphan || nlink != 0 || current % ORPHAN_LISTS as u64 != list as u64 {
                 self.report(Code::OrphanMember, || {

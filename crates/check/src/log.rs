@@ -11,7 +11,7 @@ use terrace_format::geometry::CHECKPOINT_COPIES;
 use terrace_format::page_checksum::new_pages;
 use terrace_format::record::{HEADER_SIZE, RECORD_ALIGN, header_lsn, plausible_length};
 use terrace_format::{BLOCK_SIZE, Geometry, Lsn, PmOffset};
-use terrace_media::PmMedium;
+use terrace_media::PmView;
 
 /// The log's content.
 pub struct Log {
@@ -31,7 +31,7 @@ pub struct Log {
 }
 
 /// Reads the log; `None` when a mount would be refused and the rest of the pool cannot be judged.
-pub fn read(pm: &dyn PmMedium, uuid: &[u8; 16], geometry: &Geometry, findings: &mut Findings) -> Option<Log> {
+pub fn read(pm: &PmView, uuid: &[u8; 16], geometry: &Geometry, findings: &mut Findings) -> Option<Log> {
     let point = newest(checkpoints(pm, uuid, geometry, findings));
     let point = point?;
     if !point.has_possible_numbers() {
@@ -50,7 +50,7 @@ pub fn read(pm: &dyn PmMedium, uuid: &[u8; 16], geometry: &Geometry, findings: &
 /// The log as repair reads it, from the newest checkpoint copy with possible numbers. Without such a copy
 /// valid records cannot be told from leftovers (the seed of a record needs the epoch), so no record is
 /// replayed.
-pub fn for_repair(pm: &dyn PmMedium, uuid: &[u8; 16], geometry: &Geometry, findings: &mut Findings) -> Log {
+pub fn for_repair(pm: &PmView, uuid: &[u8; 16], geometry: &Geometry, findings: &mut Findings) -> Log {
     let mut points = checkpoints(pm, uuid, geometry, &mut Findings::default());
     points.retain(|point| point.has_possible_numbers() && point.impossible_tail().is_none());
     let Some(point) = newest(points) else {
@@ -68,7 +68,7 @@ pub fn for_repair(pm: &dyn PmMedium, uuid: &[u8; 16], geometry: &Geometry, findi
 }
 
 /// The largest LSN of all bytes that look like a record header, or 0.
-fn highest_lsn(pm: &dyn PmMedium, geometry: &Geometry) -> u64 {
+fn highest_lsn(pm: &PmView, geometry: &Geometry) -> u64 {
     let mut highest = 0;
     let end = geometry.table_offset();
     let mut at = geometry.lane_offset(0);
@@ -86,7 +86,7 @@ fn highest_lsn(pm: &dyn PmMedium, geometry: &Geometry) -> u64 {
 }
 
 fn replay(
-    pm: &dyn PmMedium,
+    pm: &PmView,
     uuid: &[u8; 16],
     geometry: &Geometry,
     point: &Checkpoint,
@@ -133,6 +133,8 @@ fn replay(
         clean: true,
         tails: ends,
     };
+    assert!(next.lsn > point.lsn, "the next checkpoint is older than the one found");
+    assert_eq!(next.tails.len(), point.tails.len(), "each lane has a tail");
     let records = records.len() as u64;
     Log { clean: point.clean, records, overlay, next, named, clear_lanes: false }
 }
@@ -144,7 +146,7 @@ fn newest(points: Vec<Checkpoint>) -> Option<Checkpoint> {
 
 /// The sound copies.
 fn checkpoints(
-    pm: &dyn PmMedium,
+    pm: &PmView,
     uuid: &[u8; 16],
     geometry: &Geometry,
     findings: &mut Findings,
@@ -163,6 +165,7 @@ fn checkpoints(
             Err(why) => damaged.push(format!("copy {index}: {why}")),
         }
     }
+    assert_eq!(sound.len() + damaged.len(), CHECKPOINT_COPIES.len(), "each copy is sound or damaged");
     if let [first, second] = sound.as_slice()
         && first.sequence == second.sequence
         && first != second

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use terrace_format::PmOffset;
 use terrace_format::address::LINE_SIZE;
-use terrace_media::{MediaError, PmMedium};
+use terrace_media::{MediaError, PmView};
 
 /// The bytes of a line, and a mask of the bytes that records (or repair) have written.
 #[derive(Clone)]
@@ -41,7 +41,7 @@ impl Overlay {
     }
 
     /// Reads the medium and lays the written bytes over it.
-    pub fn read(&self, pm: &dyn PmMedium, offset: PmOffset, into: &mut [u8]) -> Result<(), MediaError> {
+    pub fn read(&self, pm: &PmView, offset: PmOffset, into: &mut [u8]) -> Result<(), MediaError> {
         if let Err(error) = pm.read(offset, into) {
             return self.read_by_line(pm, offset, into).ok_or(error);
         }
@@ -53,7 +53,7 @@ impl Overlay {
     }
 
     /// A range that the medium cannot give whole: lines written whole are read from memory alone.
-    fn read_by_line(&self, pm: &dyn PmMedium, offset: PmOffset, into: &mut [u8]) -> Option<()> {
+    fn read_by_line(&self, pm: &PmView, offset: PmOffset, into: &mut [u8]) -> Option<()> {
         let mut at = offset;
         let mut rest = &mut *into;
         while !rest.is_empty() {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 /// Version of the `--json` output; rises when a field changes its meaning or goes away.
 pub const OUTPUT_VERSION: u32 = 1;
 /// Findings of one code that are listed; the rest is counted.
-const LISTED: u64 = 100;
+const LISTED_OF_A_CODE: u64 = 100;
 
 /// A single fault of the pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -145,7 +145,7 @@ impl Findings {
     pub fn add(&mut self, code: Code, detail: impl FnOnce() -> String) {
         let count = self.counts.entry(code).or_insert(0);
         *count += 1;
-        if *count <= LISTED {
+        if *count <= LISTED_OF_A_CODE {
             let detail = detail();
             self.listed.push(Finding { code, detail });
         }
@@ -153,10 +153,10 @@ impl Findings {
 
     /// The report of all findings.
     pub fn into_report(self, summary: Summary) -> Report {
-        let beyond = self.counts.into_iter().filter(|(_, count)| *count > LISTED);
+        let beyond = self.counts.into_iter().filter(|(_, count)| *count > LISTED_OF_A_CODE);
         Report {
             findings: self.listed,
-            unlisted: beyond.map(|(code, count)| (code, count - LISTED)).collect(),
+            unlisted: beyond.map(|(code, count)| (code, count - LISTED_OF_A_CODE)).collect(),
             summary,
         }
     }

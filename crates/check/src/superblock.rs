@@ -4,12 +4,12 @@ use crate::code::Code;
 use crate::report::Findings;
 use terrace_format::geometry::SUPERBLOCK_COPIES;
 use terrace_format::superblock::{Refused, Superblock};
-use terrace_media::PmMedium;
+use terrace_media::PmView;
 use zerocopy::IntoBytes;
 
 /// The superblock that the check uses, or `None` when the pool cannot be judged: no copy is usable, or a
 /// repair was interrupted.
-pub fn read(pm: &dyn PmMedium, findings: &mut Findings) -> Option<Superblock> {
+pub fn read(pm: &PmView, findings: &mut Findings) -> Option<Superblock> {
     let superblock = read_repairing(pm, findings)?;
     if superblock.is_repairing() {
         findings.add(Code::RepairInterrupted, || "run check --repair".into());
@@ -19,7 +19,7 @@ pub fn read(pm: &dyn PmMedium, findings: &mut Findings) -> Option<Superblock> {
 }
 
 /// As [`read`], for repair.
-pub fn read_repairing(pm: &dyn PmMedium, findings: &mut Findings) -> Option<Superblock> {
+pub fn read_repairing(pm: &PmView, findings: &mut Findings) -> Option<Superblock> {
     let mut sound: Vec<Superblock> = Vec::new();
     let mut refused: Vec<Refused> = Vec::new();
     let mut damaged: Vec<String> = Vec::new();
@@ -38,6 +38,7 @@ pub fn read_repairing(pm: &dyn PmMedium, findings: &mut Findings) -> Option<Supe
             }
         }
     }
+    assert_eq!(sound.len() + damaged.len(), SUPERBLOCK_COPIES.len(), "each copy is sound or damaged");
     let all = damaged.join("; ");
     let [first, rest @ ..] = sound.as_slice() else {
         let foreign = |why: &Refused| !matches!(why, Refused::Corrupt(_) | Refused::NotAPool);
@@ -57,7 +58,7 @@ pub fn read_repairing(pm: &dyn PmMedium, findings: &mut Findings) -> Option<Supe
     if rest.iter().any(|other| other.as_bytes() != first.as_bytes()) {
         findings.add(Code::SuperblocksDiffer, || "copies at blocks 0 and 2".into());
     }
-    let (stored, found) = (first.pm_size.get(), pm.size());
+    let (stored, found) = (first.layout.pm_size.get(), pm.size());
     if stored > found {
         findings.add(Code::PmTooSmall, || format!("{stored} bytes in the superblock, {found} in the medium"));
         return None;

@@ -11,7 +11,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::sync::Arc;
 use terrace_check::Code::*;
-use terrace_check::{CODES, Devices, Options, check};
+use terrace_check::{CODES, Options, PoolView, check};
 use terrace_format::geometry::ROOTS_BLOCK;
 use terrace_format::inode::{InodeSlot, flag, pack_root};
 use terrace_format::keys::Key;
@@ -64,14 +64,14 @@ fn blocks_beyond_the_end_of_file_are_sound_under_an_intent() {
 #[test]
 fn absent_and_bad_devices() {
     let image = Image::full();
-    let mut devices = image.devices();
-    devices.block = Vec::new();
-    let report = check(&devices, &Options::default());
+    let pm = Arc::new(MemPm(RwLock::new(image.pm.clone())));
+    let report = check(&PoolView::new(pm.clone(), Vec::new()), &Options::default());
     assert!(report.has(DeviceAbsent));
     assert_eq!((report.exit_status(), report.findings.len()), (8, 1));
-    devices.block = vec![Some(Arc::new(MemDevice { bytes: image.device.clone(), bad: vec![3, 7] }))];
+    let device = MemDevice { bytes: image.device.clone(), bad: vec![3, 7] };
+    let view = PoolView::new(pm, vec![Some(Arc::new(device))]);
     let options = Options { read_cold: true, progress: None, given: &[] };
-    let report = check(&devices, &options);
+    let report = check(&view, &options);
     assert!(report.findings.iter().all(|finding| finding.code == DeviceUnreadable));
     assert_eq!((report.findings.len(), report.exit_status()), (2, 4));
     assert_eq!(report.summary.cold_blocks_read, 2, "one bad block does not hide its neighbours");
@@ -118,8 +118,8 @@ fn poisoned_pages() {
     let pointer = image.slot_place(70).plus(InodeSlot::DIRECT + 4 * 3).0 as usize;
     let orphan_data = u64::from(u32::from_le_bytes(image.pm[pointer..][..4].try_into().unwrap()));
     for block in 0..image.next {
-        let devices = Devices { pm: Arc::new(Poisoned(image.clone(), block)), block: image.devices().block };
-        let report = check(&devices, &Options::default());
+        let view = PoolView::new(Arc::new(Poisoned(image.clone(), block)), image.devices());
+        let report = check(&view, &Options::default());
         let lane = (8..image.geometry.table_offset().0 / BLOCK_SIZE).contains(&block);
         let lane_start = (block.max(8) - 8).is_multiple_of(image.geometry.lane_size / BLOCK_SIZE);
         let unused = block == 7 || lane && !lane_start;
@@ -154,7 +154,7 @@ fn random_damage_never_panics() {
     let sound = Image::full();
     let mut random = SmallRng::seed_from_u64(seed());
     let pm = Arc::new(MemPm(RwLock::new(sound.pm.clone())));
-    let devices = Devices { pm: pm.clone(), block: sound.devices().block };
+    let view = PoolView::new(pm.clone(), sound.devices());
     let options = Options { read_cold: true, progress: None, given: &[] };
     let pool = sound.geometry.first_pool_block().0;
     let mut found = 0;
@@ -179,7 +179,7 @@ fn random_damage_never_panics() {
             undo.push((place, pm[place..place + length].to_vec()));
             pm[place..place + length].copy_from_slice(&bytes[..length]);
         }
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(&devices, &options)));
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(&view, &options)));
         let Ok(report) = result else {
             panic!("round {round}, TERRACE_SEED={}", seed());
         };
@@ -190,7 +190,7 @@ fn random_damage_never_panics() {
         }
     }
     assert!(found > 1000, "damage was hardly ever found: {found}");
-    assert_eq!(check(&devices, &options).findings, [], "the image was restored");
+    assert_eq!(check(&view, &options).findings, [], "the image was restored");
 }
 
 /// Damage behind a valid CRC: superblock, checkpoint, device header and records of random content.

@@ -79,7 +79,7 @@ fn progress_and_json() {
     let seen = std::cell::Cell::new((0, 0));
     let tell = |done, total| seen.set((done, total));
     let options = Options { read_cold: false, progress: Some(&tell), given: &[] };
-    let report = check(&Image::full().devices(), &options);
+    let report = check(&Image::full().view(), &options);
     assert_eq!(seen.get(), (8, 8));
     let json = serde_json::to_value(&report).unwrap();
     assert_eq!(json["output_version"], 1);

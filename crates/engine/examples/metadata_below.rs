@@ -7,7 +7,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use terrace_check::{Devices, Options, check};
+use terrace_check::{Options, PoolView, check};
 use terrace_engine::{
     Caller, DeviceClass, Engine, FormatOptions, MountOptions, NewDevice, PolicyKind, PoolMedia, Wait, format,
     read_superblock,
@@ -151,7 +151,7 @@ fn main() {
     fs.unmount().unwrap();
     drop(fs);
     let report = check(
-        &Devices { pm: media.pm.clone(), block: media.block.iter().cloned().map(Some).collect() },
+        &PoolView::new(media.pm.clone(), media.block.iter().cloned().map(Some).collect()),
         &Options::default(),
     );
     println!(

@@ -189,7 +189,7 @@ fn make_superblock(media: &PoolMedia, options: &FormatOptions, geometry: &Geomet
                 "checksums of data need data=atomic: data=ordered overwrites in place".into(),
             ));
         }
-        superblock.incompatible |= DATA_CHECKSUMS;
+        superblock.features.incompatible |= DATA_CHECKSUMS;
     }
     superblock.created_ns = (options.created_ns as u64).into();
     superblock.device_count = options.devices.len() as u8;
@@ -199,7 +199,7 @@ fn make_superblock(media: &PoolMedia, options: &FormatOptions, geometry: &Geomet
         row.tier = device.tier;
         (row.class, row.speed_class, row.speed) = device.class.encode();
         if row.speed_class != 0 {
-            superblock.compatible = (superblock.compatible.get() | DEVICE_SPEEDS).into();
+            superblock.features.compatible = (superblock.features.compatible.get() | DEVICE_SPEEDS).into();
         }
         row.uuid = device.uuid;
         row.blocks = medium.blocks().into();
@@ -209,7 +209,7 @@ fn make_superblock(media: &PoolMedia, options: &FormatOptions, geometry: &Geomet
         }
     }
     if !options.devices.is_empty() {
-        superblock.incompatible |= METADATA_BELOW;
+        superblock.features.incompatible |= METADATA_BELOW;
     }
     superblock.seal();
     Ok(superblock)

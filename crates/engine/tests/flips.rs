@@ -21,7 +21,7 @@ use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::sync::Arc;
-use terrace_check::{Devices, Options, check};
+use terrace_check::{Options, PoolView, check};
 use terrace_engine::{
     Atime, Engine, FsResult, MountOptions, PoolMedia, Simulation, Wait, WriteFlags, read_superblock,
 };
@@ -275,8 +275,8 @@ fn use_it(fs: &Arc<Engine>) {
 /// Mounts, reads, uses, mounts again, reads again.
 fn judge(base: &Base, pool: &Pool, counts: &mut Counts) -> Option<String> {
     counts.damages += 1;
-    let devices = Devices { pm: pool.pm.clone(), block: vec![Some(pool.device.clone())] };
-    let report = check(&devices, &Options { read_cold: true, ..Default::default() });
+    let view = PoolView::new(pool.pm.clone(), vec![Some(pool.device.clone())]);
+    let report = check(&view, &Options { read_cold: true, ..Default::default() });
     counts.seen_by_check += u64::from(!report.findings.is_empty());
     let mut errors = false;
     for again in [false, true] {

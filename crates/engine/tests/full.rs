@@ -7,7 +7,7 @@ mod common;
 use common::{CALLER, Pool, ROOT, format_options};
 use std::panic::Location;
 use std::sync::Arc;
-use terrace_check::{Devices, Options, check};
+use terrace_check::{Options, PoolView, check};
 use terrace_engine::{
     Allocate, Engine, FsError, FsResult, MetadataMoves, MountOptions, Movements, PoolMedia, Seek, Simulation,
     Wait, WriteFlags, XattrMode, format, read_superblock,
@@ -292,8 +292,8 @@ fn a_full_pool_can_be_written_over() {
         fs.unmount().unwrap();
         drop(fs);
         let block = media(&pool, below > 0).block.into_iter().map(Some).collect();
-        let devices = Devices { pm: pool.pm.clone(), block };
-        let report = check(&devices, &Options { read_cold: true, ..Default::default() });
+        let view = PoolView::new(pool.pm.clone(), block);
+        let report = check(&view, &Options { read_cold: true, ..Default::default() });
         assert!(report.is_clean(), "{:?}", report.findings);
         let fs = mount(&pool, below > 0, MountOptions::default());
         all(&fs);

@@ -9,7 +9,7 @@ use common::{CALLER, Pool, ROOT, format_options};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use terrace_check::{Code, Devices, Options, check};
+use terrace_check::{Code, Options, PoolView, check};
 use terrace_engine::{
     Engine, FormatOptions, FsError, MetadataMoves, MountOptions, Movements, PoolMedia, SetAttributes,
     Simulation, Wait, WriteFlags, XattrMode, format, read_superblock,
@@ -431,7 +431,7 @@ fn removed_names_give_back_catalog_pages() {
 fn a_pool_without_the_feature_keeps_its_metadata() {
     let pool = Pool::new(4 << 20, 4096);
     let (mut superblock, _) = read_superblock(&*pool.pm, true).unwrap();
-    superblock.incompatible = (superblock.incompatible.get() & !METADATA_BELOW).into();
+    superblock.features.incompatible = (superblock.features.incompatible.get() & !METADATA_BELOW).into();
     superblock.seal();
     for copy in SUPERBLOCK_COPIES {
         pool.pm.write(copy.offset(), superblock.as_bytes()).unwrap();
@@ -597,7 +597,7 @@ impl Large {
     fn check(&self) -> u64 {
         let pm: Arc<dyn PmMedium> = self.pm.clone();
         let device: Arc<dyn BlockMedium> = self.device.clone();
-        let report = check(&Devices { pm, block: vec![Some(device)] }, &Options::default());
+        let report = check(&PoolView::new(pm, vec![Some(device)]), &Options::default());
         assert!(report.is_clean(), "check: {:#?}", report.findings);
         report.summary.metadata_below
     }

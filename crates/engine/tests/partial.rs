@@ -448,7 +448,7 @@ fn older_pools_read_first() -> FsResult<()> {
     let mut world = World::new(8192)?;
     world.fs.unmount()?;
     let (mut superblock, _) = terrace_engine::read_superblock(&*world.pool.pm, true).unwrap();
-    superblock.incompatible = (superblock.incompatible.get() & !4).into();
+    superblock.features.incompatible = (superblock.features.incompatible.get() & !4).into();
     superblock.seal();
     for copy in terrace_format::geometry::SUPERBLOCK_COPIES {
         world.pool.pm.write(copy.offset(), zerocopy::IntoBytes::as_bytes(&superblock)).unwrap();
@@ -509,11 +509,11 @@ fn repair_keeps_partial_shadows() -> FsResult<()> {
     assert_ne!(slot_found.direct[0].get(), 0, "the partial block is mapped there");
     slot_found.direct[0] = 0.into();
     world.pool.pm.write(slot, zerocopy::IntoBytes::as_bytes(&slot_found)).unwrap();
-    let devices = terrace_check::Devices {
+    let media = terrace_repair::Media {
         pm: world.pool.pm.clone(),
         block: vec![Some(world.pool.device.clone() as Arc<dyn terrace_media::BlockMedium>)],
     };
-    let repair = terrace_repair::repair(&devices, &Default::default());
+    let repair = terrace_repair::repair(&media, &Default::default());
     assert_eq!(repair.exit_status(), 1, "{:?}", repair.actions);
     assert_eq!(world.partial(), 1);
     world.fs = world.pool.mount_with(options());

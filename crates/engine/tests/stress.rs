@@ -8,7 +8,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use terrace_check::{Devices, Options, check};
+use terrace_check::{Options, PoolView, check};
 use terrace_engine::{
     Allocate, Engine, FsResult, MountOptions, PoolMedia, SetAttributes, Wait, WriteFlags, format,
     read_superblock,
@@ -152,7 +152,7 @@ fn threads_with_migration() -> Result<(), Box<dyn std::error::Error>> {
     fs.unmount()?;
     drop(fs);
     let report =
-        check(&Devices { pm, block: vec![Some(device)] }, &Options { read_cold: true, ..Default::default() });
+        check(&PoolView::new(pm, vec![Some(device)]), &Options { read_cold: true, ..Default::default() });
     assert!(report.is_clean(), "{:#?}", report.findings);
     Ok(())
 }

@@ -47,6 +47,7 @@ impl Checkpoint {
         }
         let crc = crc32c(&bytes);
         bytes.extend_from_slice(&u64::from(crc).to_le_bytes());
+        assert!(bytes.len() as u64 <= BLOCK_SIZE, "a checkpoint of more lanes than fit a block");
         bytes
     }
 

@@ -152,6 +152,7 @@ pub fn encode_summary(
     first: DeviceBlock,
     entries: &[SummaryEntry],
 ) -> Vec<u8> {
+    assert!(entries.len() <= SUMMARY_ENTRIES, "a summary of {} blocks", entries.len());
     let mut raw = RawSummary::new_zeroed();
     raw.magic = SUMMARY_MAGIC;
     raw.pool_uuid = key.pool_uuid;

@@ -121,6 +121,7 @@ impl Geometry {
     }
     /// First byte of a lane.
     pub fn lane_offset(&self, lane: u32) -> PmOffset {
+        assert!(lane <= self.lane_count, "lane {lane} of {}", self.lane_count);
         LANES_BLOCK.offset().plus(u64::from(lane) * self.lane_size)
     }
     /// First byte of the block table.
@@ -179,6 +180,7 @@ impl Geometry {
     }
     /// Address of a catalog shard's root word (a tagged location).
     pub fn shard_root(&self, shard: u32) -> PmOffset {
+        assert!(shard < self.catalog_shards, "shard {shard} of {}", self.catalog_shards);
         ROOTS_BLOCK.offset().plus(1024 + 8 * u64::from(shard))
     }
 }

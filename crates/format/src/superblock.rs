@@ -8,6 +8,7 @@ use crate::version::{
     DATA_CHECKSUMS, FORMAT_VERSION, INCOMPATIBLE, KEYED_SEALS, METADATA_BELOW, PAGE_CHECKSUMS,
     PARTIAL_SHADOWS, RADIX_MAP, READ_ONLY_COMPATIBLE, REPAIRING, known,
 };
+use std::mem::offset_of;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
@@ -46,6 +47,48 @@ pub struct DeviceRow {
     pub path: [u8; 256],
 }
 
+/// Feature bits of a pool (docs/format.md "Features").
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Features {
+    /// Features that may be ignored.
+    pub compatible: U64,
+    /// Features that a writer must know.
+    pub read_only_compatible: U64,
+    /// Features that a reader must know.
+    pub incompatible: U64,
+}
+
+/// The layout of PM as stored; see [`Geometry`].
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct PmLayout {
+    /// Bytes of PM.
+    pub pm_size: U64,
+    /// Bytes of a lane.
+    pub lane_size: U64,
+    /// Lanes.
+    pub lane_count: U32,
+    /// Shards of the catalog.
+    pub catalog_shards: U32,
+    /// Blocks of a chunk.
+    pub chunk_blocks: U32,
+}
+
+/// The journal of a repair while it is applied (docs/format.md "Repair journal"), else zeros.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct JournalPlace {
+    /// First block of the journal.
+    pub block: U64,
+    /// Bytes of its content.
+    pub bytes: U64,
+    /// CRC32C of its content.
+    pub crc: U32,
+    /// Zero.
+    pub spare: U32,
+}
+
 /// The superblock as stored, 8 KiB, CRC in the last word.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -56,28 +99,16 @@ pub struct Superblock {
     pub version: U32,
     /// Zero.
     pub spare0: U32,
-    /// Features that may be ignored.
-    pub compatible: U64,
-    /// Features that a writer must know.
-    pub read_only_compatible: U64,
-    /// Features that a reader must know.
-    pub incompatible: U64,
+    /// See [`Features`].
+    pub features: Features,
     /// Identity of the pool.
     pub uuid: [u8; 16],
     /// Key of the directory hash (design C2).
     pub hash_key: [u8; 16],
     /// Label, UTF-8, padded with zeros.
     pub label: [u8; 64],
-    /// See [`Geometry`].
-    pub pm_size: U64,
-    /// See [`Geometry`].
-    pub lane_size: U64,
-    /// See [`Geometry`].
-    pub lane_count: U32,
-    /// See [`Geometry`].
-    pub catalog_shards: U32,
-    /// See [`Geometry`].
-    pub chunk_blocks: U32,
+    /// See [`PmLayout`].
+    pub layout: PmLayout,
     /// 1 radix.
     pub map: u8,
     /// 1 static, 2 anticache, 3 predictive, 4 write-only.
@@ -90,14 +121,8 @@ pub struct Superblock {
     pub created_ns: U64,
     /// Lower-tier devices; the index is the [`crate::DeviceId`].
     pub devices: [DeviceRow; MAX_DEVICES],
-    /// While a repair is applied: first block of its journal (docs/format.md "Repair journal"), else 0.
-    pub journal_block: U64,
-    /// Bytes of the journal's content, else 0.
-    pub journal_bytes: U64,
-    /// CRC32C of the journal's content, else 0.
-    pub journal_crc: U32,
-    /// Zero.
-    pub spare3: U32,
+    /// See [`JournalPlace`].
+    pub journal: JournalPlace,
     /// With the feature `keyed-seals` its secret, else zero.
     pub seal_secret: [u8; 16],
     /// Zero.
@@ -111,6 +136,11 @@ pub struct Superblock {
 const SPARE: usize = 8192 - 176 - MAX_DEVICES * 288 - 24 - 16 - 8;
 const _: () = assert!(size_of::<DeviceRow>() == 288);
 const _: () = assert!(size_of::<Superblock>() == 8192);
+// The parts stand where format.md says; a change would be a change of the format.
+const _: () = assert!(offset_of!(Superblock, features) == 16 && size_of::<Features>() == 24);
+const _: () = assert!(offset_of!(Superblock, layout) == 136 && size_of::<PmLayout>() == 28);
+const _: () = assert!(offset_of!(Superblock, map) == 164 && offset_of!(Superblock, devices) == 176);
+const _: () = assert!(offset_of!(Superblock, journal) == 7088 && size_of::<JournalPlace>() == 24);
 
 /// Why a superblock is not usable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -146,12 +176,12 @@ impl Superblock {
         superblock.magic = MAGIC;
         superblock.version = FORMAT_VERSION.into();
         let checksums = if geometry.checksummed { PAGE_CHECKSUMS } else { 0 };
-        superblock.incompatible = (RADIX_MAP | PARTIAL_SHADOWS | checksums).into();
-        superblock.pm_size = geometry.pm_size.into();
-        superblock.lane_size = geometry.lane_size.into();
-        superblock.lane_count = geometry.lane_count.into();
-        superblock.catalog_shards = geometry.catalog_shards.into();
-        superblock.chunk_blocks = geometry.chunk_blocks.into();
+        superblock.features.incompatible = (RADIX_MAP | PARTIAL_SHADOWS | checksums).into();
+        superblock.layout.pm_size = geometry.pm_size.into();
+        superblock.layout.lane_size = geometry.lane_size.into();
+        superblock.layout.lane_count = geometry.lane_count.into();
+        superblock.layout.catalog_shards = geometry.catalog_shards.into();
+        superblock.layout.chunk_blocks = geometry.chunk_blocks.into();
         superblock
     }
 
@@ -173,34 +203,34 @@ impl Superblock {
 
     /// Set while a repair changes the pool: nothing but check may use it then.
     pub fn is_repairing(&self) -> bool {
-        self.incompatible.get() & REPAIRING != 0
+        self.features.incompatible.get() & REPAIRING != 0
     }
 
     /// Whether its PM blocks may hold some lines only of a cold block.
     pub fn has_partial_shadows(&self) -> bool {
-        self.incompatible.get() & PARTIAL_SHADOWS != 0
+        self.features.incompatible.get() & PARTIAL_SHADOWS != 0
     }
 
     /// Whether metadata pages may lie on lower tiers.
     pub fn has_metadata_below(&self) -> bool {
-        self.incompatible.get() & METADATA_BELOW != 0
+        self.features.incompatible.get() & METADATA_BELOW != 0
     }
 
     /// Whether data of files in PM has checksums.
     pub fn has_data_checksums(&self) -> bool {
-        self.incompatible.get() & DATA_CHECKSUMS != 0
+        self.features.incompatible.get() & DATA_CHECKSUMS != 0
     }
 
     /// The key that seals metadata pages and group summaries on lower tiers.
     pub fn seal_key(&self) -> SealKey {
-        let is_keyed = self.incompatible.get() & KEYED_SEALS != 0;
+        let is_keyed = self.features.incompatible.get() & KEYED_SEALS != 0;
         SealKey::new(self.uuid, is_keyed.then_some(self.seal_secret))
     }
 
     /// Gives a new pool a secret for its seals.
     pub fn set_seal_secret(&mut self, secret: [u8; 16]) {
         self.seal_secret = secret;
-        self.incompatible |= KEYED_SEALS;
+        self.features.incompatible |= KEYED_SEALS;
     }
 
     /// As [`Self::verify`], for check: a repair that was interrupted is no reason to refuse.
@@ -221,11 +251,11 @@ impl Superblock {
             let found = format!("{:#x}", superblock.crc.get());
             return Err(Corrupt::new("superblock", format!("CRC {crc:#x}"), found).into());
         }
-        let unknown = superblock.incompatible.get() & !known(INCOMPATIBLE);
+        let unknown = superblock.features.incompatible.get() & !known(INCOMPATIBLE);
         if unknown != 0 {
             return Err(Refused::Features(unknown));
         }
-        let unknown = superblock.read_only_compatible.get() & !known(READ_ONLY_COMPATIBLE);
+        let unknown = superblock.features.read_only_compatible.get() & !known(READ_ONLY_COMPATIBLE);
         if unknown != 0 && write {
             return Err(Refused::ReadOnlyFeatures(unknown));
         }
@@ -263,12 +293,12 @@ impl Superblock {
     /// The layout of PM.
     pub fn geometry(&self) -> Geometry {
         Geometry {
-            pm_size: self.pm_size.get(),
-            lane_count: self.lane_count.get(),
-            lane_size: self.lane_size.get(),
-            catalog_shards: self.catalog_shards.get(),
-            chunk_blocks: self.chunk_blocks.get(),
-            checksummed: self.incompatible.get() & PAGE_CHECKSUMS != 0,
+            pm_size: self.layout.pm_size.get(),
+            lane_count: self.layout.lane_count.get(),
+            lane_size: self.layout.lane_size.get(),
+            catalog_shards: self.layout.catalog_shards.get(),
+            chunk_blocks: self.layout.chunk_blocks.get(),
+            checksummed: self.features.incompatible.get() & PAGE_CHECKSUMS != 0,
         }
     }
 
@@ -361,11 +391,11 @@ mod tests {
         newer.seal();
         assert_eq!(Superblock::verify(newer.as_bytes(), true).err(), Some(Refused::Version(2)));
         let mut feature = superblock;
-        feature.incompatible = (known(INCOMPATIBLE) | 1 << 40).into();
+        feature.features.incompatible = (known(INCOMPATIBLE) | 1 << 40).into();
         feature.seal();
         assert_eq!(Superblock::verify(feature.as_bytes(), true).err(), Some(Refused::Features(1 << 40)));
         let mut half = superblock;
-        half.incompatible = (RADIX_MAP | REPAIRING).into();
+        half.features.incompatible = (RADIX_MAP | REPAIRING).into();
         half.seal();
         assert_eq!(Superblock::verify(half.as_bytes(), false).err(), Some(Refused::Repairing));
         assert!(Superblock::verify_repairing(half.as_bytes(), false)?.is_repairing());

@@ -4,6 +4,7 @@ mod device_image;
 mod emulated;
 mod faults;
 pub mod file;
+mod inject;
 mod missing;
 pub mod probe;
 mod ring;

@@ -19,6 +19,7 @@ pub mod page_memory;
 pub mod pm;
 mod prefetch;
 pub mod speed;
+mod view;
 
 pub use block::BlockMedium;
 pub use durable::{Durable, FlushMark, Flushed, SharedFlush};
@@ -29,3 +30,4 @@ pub use page_memory::PageMemory;
 pub use pm::mapping::memory_available;
 pub use pm::{Fence, PmMedium, Promise};
 pub use prefetch::prefetch;
+pub use view::{BlockView, PmView};

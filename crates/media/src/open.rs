@@ -83,8 +83,8 @@ impl From<OpenError> for io::Error {
 }
 
 /// Time that an opener waits for a holder of the lock that is just closing.
-const PATIENCE: Duration = Duration::from_secs(1);
-const PAUSE: Duration = Duration::from_millis(10);
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// Tries again for a while as long as somebody else holds the medium. A process that was killed lets go
 /// only after its end: the kernel closes what an io_uring used in the background.
@@ -92,8 +92,8 @@ pub(crate) fn patiently<T>(mut attempt: impl FnMut() -> Result<T, OpenError>) ->
     let clock = SystemClock::default();
     loop {
         match attempt() {
-            Err(error) if error.is_busy() && clock.monotonic_ns() < PATIENCE.as_nanos() as u64 => {
-                clock.sleep(PAUSE);
+            Err(error) if error.is_busy() && clock.monotonic_ns() < LOCK_PATIENCE.as_nanos() as u64 => {
+                clock.sleep(LOCK_PAUSE);
             }
             result => return result,
         }

@@ -8,7 +8,7 @@ use crate::speed::{Speed, transfer_ns};
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes reserved at once.
-const PIECE: u64 = 128 << 10;
+const PIECE_BYTES: u64 = 128 << 10;
 
 /// The direction of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,8 +81,9 @@ impl Pace {
             Direction::Read => (self.speed.read_bytes_per_s, self.speed.read_latency_ns),
             Direction::Write => (self.speed.write_bytes_per_s, self.speed.write_latency_ns),
         };
-        let piece = transfer.left.min(PIECE);
+        let piece = transfer.left.min(PIECE_BYTES);
         let end_ns = self.bus.reserve(transfer.at_ns, transfer_ns(piece, rate));
+        assert!(end_ns >= transfer.at_ns, "a bus gives time back");
         (transfer.at_ns, transfer.left) = (end_ns, transfer.left - piece);
         match transfer.left {
             0 => Follows::End(end_ns.saturating_add(latency_ns)),
@@ -133,14 +134,14 @@ mod tests {
     #[test]
     fn a_small_request_does_not_wait_for_all_of_a_large_one() {
         let pace = Pace::new(SPEED);
-        let mut large = pace.begin(0, Direction::Read, 4 * PIECE);
-        assert_eq!(pace.advance(&mut large), Follows::Piece(PIECE));
-        assert_eq!(whole(&pace, 10, Direction::Read, 1000), PIECE + 2000);
+        let mut large = pace.begin(0, Direction::Read, 4 * PIECE_BYTES);
+        assert_eq!(pace.advance(&mut large), Follows::Piece(PIECE_BYTES));
+        assert_eq!(whole(&pace, 10, Direction::Read, 1000), PIECE_BYTES + 2000);
         // The small request keeps its time on the bus, and the large request ends later by as much.
         for piece in 2..4 {
-            assert_eq!(pace.advance(&mut large), Follows::Piece(piece * PIECE + 1000));
+            assert_eq!(pace.advance(&mut large), Follows::Piece(piece * PIECE_BYTES + 1000));
         }
-        assert_eq!(pace.advance(&mut large), Follows::End(4 * PIECE + 2000));
+        assert_eq!(pace.advance(&mut large), Follows::End(4 * PIECE_BYTES + 2000));
     }
 
     #[test]

@@ -15,9 +15,9 @@ use std::ptr::NonNull;
 use terrace_runtime::sync::OutsideMutex;
 
 /// Slots that are mapped at once: 4 MiB. Neighbouring mappings are one to the kernel.
-const MAPPED: usize = 1024;
+const MAPPED_SLOTS: usize = 1024;
 /// Slots whose memory [`PageMemory::release`] gives back at most: 64 MiB take some milliseconds.
-const RELEASED: usize = 16 << 10;
+const MAX_RELEASED_SLOTS: usize = 16 << 10;
 
 /// Slots of mappings.
 pub struct PageMemory {
@@ -64,7 +64,7 @@ impl PageMemory {
         if let Some(slot) = slots.bare.pop() {
             return (slot, true);
         }
-        let (slot, left) = slots.fresh.take().unwrap_or_else(|| (map(), MAPPED));
+        let (slot, left) = slots.fresh.take().unwrap_or_else(|| (map(), MAPPED_SLOTS));
         // SAFETY: `left` slots from `slot` on lie in one mapping, so the next is inside or just behind it.
         let next = Slot(unsafe { slot.0.add(1) });
         slots.fresh = (left > 1).then_some((next, left - 1));
@@ -100,7 +100,7 @@ impl PageMemory {
         let mut free = {
             let mut slots = self.slots.lock();
             // The slots freed longest ago; the slots freed last are taken next.
-            let surplus = slots.ready.len().saturating_sub(keep).min(RELEASED);
+            let surplus = slots.ready.len().saturating_sub(keep).min(MAX_RELEASED_SLOTS);
             slots.ready.drain(..surplus).collect::<Vec<Slot>>()
         };
         if free.is_empty() {
@@ -145,7 +145,7 @@ impl Default for PageMemory {
 
 /// Maps slots that have no memory yet; the first of them.
 fn map() -> Slot {
-    let layout = Layout::new::<[AlignedBlock; MAPPED]>();
+    let layout = Layout::new::<[AlignedBlock; MAPPED_SLOTS]>();
     let (protection, flags) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
     // SAFETY: the kernel chooses an unused address, so the new mapping covers no memory of this process.
@@ -213,7 +213,7 @@ mod tests {
     /// were dropped, but for the last.
     #[test]
     fn a_page_takes_4_kib_and_released_pages_return_to_the_system() {
-        const COUNT: usize = 3 * MAPPED;
+        const COUNT: usize = 3 * MAPPED_SLOTS;
         let memory = memory();
         let mut pages: Vec<OwnPage> = (0..COUNT).map(|at| memory.copy(&[at as u8; 4096])).collect();
         let mut places: Vec<usize> = pages.iter().map(|page| page.bytes().as_ptr() as usize).collect();
@@ -261,7 +261,7 @@ mod tests {
     #[test]
     fn a_piece_is_released_at_once_and_the_rest_by_the_next_calls() {
         let memory = memory();
-        drop((0..RELEASED + 10).map(|_| memory.copy(&[1; 4096])).collect::<Vec<OwnPage>>());
+        drop((0..MAX_RELEASED_SLOTS + 10).map(|_| memory.copy(&[1; 4096])).collect::<Vec<OwnPage>>());
         assert!(memory.release(0) && memory.ready_bytes() == 10 * 4096);
         assert!(!memory.release(0) && memory.ready_bytes() == 0);
         assert!(!memory.release(0));

@@ -6,15 +6,18 @@ mod emulated;
 pub(crate) mod fault;
 mod image;
 pub(crate) mod kernels;
+pub mod mapped;
 pub(crate) mod mapping;
-pub mod ram;
+mod poison;
 pub mod recorded;
+mod stores;
 
 pub use crash_image::{CrashSnapshot, PendingLine};
 pub use emulated::{EmulatedPm, PmFloor, PmModel, PmSpeed};
 pub use image::PmImage;
-pub use ram::RamPm;
-pub use recorded::{Access, RecordedPm};
+pub use mapped::RamPm;
+pub use poison::Access;
+pub use recorded::RecordedPm;
 
 use crate::MediaError;
 use std::panic::Location;

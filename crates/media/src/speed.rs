@@ -159,7 +159,7 @@ pub(crate) fn rate(text: &str) -> Option<u64> {
 /// The size of a typical request. It weighs latency against bandwidth.
 const TYPICAL_BYTES: u64 = 128 << 10;
 /// Figures that differ by more than this factor are not similar.
-const FACTOR: u64 = 2;
+const SIMILAR_FACTOR: u64 = 2;
 
 impl Speed {
     /// Nanoseconds that a read and a write of 128 KiB take together. Devices are ranked by this figure.
@@ -173,7 +173,7 @@ impl Speed {
 
     /// Within a factor of two in every figure.
     pub fn is_similar(&self, other: &Speed) -> bool {
-        let near = |a: u64, b: u64| a.max(b) <= a.min(b).saturating_mul(FACTOR);
+        let near = |a: u64, b: u64| a.max(b) <= a.min(b).saturating_mul(SIMILAR_FACTOR);
         near(self.read_latency_ns, other.read_latency_ns)
             && near(self.write_latency_ns, other.write_latency_ns)
             && near(self.read_bytes_per_s, other.read_bytes_per_s)

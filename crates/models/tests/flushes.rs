@@ -8,7 +8,7 @@
 
 use std::panic::Location;
 use std::sync::Arc;
-use terrace_check::{Devices, Options, check};
+use terrace_check::{Options, PoolView, check};
 use terrace_engine::{
     Caller, DeviceClass, Engine, FormatOptions, MountOptions, NewDevice, PolicyKind, PoolMedia, Simulation,
     Wait, WriteFlags, format, read_superblock,
@@ -154,8 +154,8 @@ fn images() -> Images {
 /// shows the acknowledged version or a later one.
 fn judge(images: &Images, pm: PmImage, device: DeviceImage, synced: usize) {
     let (pm, device) = (Arc::new(RecordedPm::from_image(pm)), Arc::new(SimulatedDevice::from_image(device)));
-    let pool = Devices { pm: Arc::clone(&pm) as _, block: vec![Some(Arc::clone(&device) as _)] };
-    let report = check(&pool, &Options { read_cold: true, ..Default::default() });
+    let view = PoolView::new(Arc::clone(&pm) as _, vec![Some(Arc::clone(&device) as _)]);
+    let report = check(&view, &Options { read_cold: true, ..Default::default() });
     assert!(report.is_clean(), "{:#?}", report.findings);
     let fs = mount(media(&pm, &device), None);
     for (file, ino) in images.files.iter().enumerate() {

@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use terrace_check::{Devices, Options, check};
+use terrace_check::{Options, PoolView, check};
 use terrace_engine::{
     Allocate, Caller, DeviceClass, Engine, FormatOptions, HandMove, MountOptions, Movements, NewDevice,
     PolicyKind, PoolMedia, SetAttributes, Simulation, Wait, WriteFlags, format, read_superblock,
@@ -218,7 +218,7 @@ fn model(images: &Images) {
     fs.unmount().unwrap();
     drop(fs);
     let report =
-        check(&Devices { pm, block: vec![Some(device)] }, &Options { read_cold: true, ..Default::default() });
+        check(&PoolView::new(pm, vec![Some(device)]), &Options { read_cold: true, ..Default::default() });
     assert!(report.is_clean(), "{:#?}", report.findings);
 }
 

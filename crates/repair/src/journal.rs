@@ -6,7 +6,8 @@
 //! copy B plain, `order`; copy A plain, `order`; the caller persists at the end. So copy B is marked only
 //! while copy A is marked, and one copy is sound at every instant.
 
-use super::work::{Stuck, Work};
+use crate::state::Round;
+use crate::state::actions::Stuck;
 use terrace_check::overlay::Overlay;
 use terrace_format::checksum::crc32c;
 use terrace_format::geometry::SUPERBLOCK_COPIES;
@@ -19,11 +20,11 @@ use zerocopy::IntoBytes;
 /// Magic number of a journal block.
 const MAGIC: [u8; 8] = *b"TERRJRN0";
 /// Magic number and next block.
-const HEADER: usize = 16;
+const HEADER_BYTES: usize = 16;
 /// Bytes of the content in one block.
-const PAYLOAD: usize = BLOCK_SIZE as usize - HEADER;
+const PAYLOAD_BYTES: usize = BLOCK_SIZE as usize - HEADER_BYTES;
 /// Header of an entry: offset, length, kind.
-const ENTRY: usize = 16;
+const ENTRY_HEADER_BYTES: usize = 16;
 const KIND_BYTES: u32 = 0;
 const KIND_ZEROS: u32 = 1;
 
@@ -35,6 +36,7 @@ pub(crate) struct Changes {
 
 impl Changes {
     fn entry(&mut self, offset: PmOffset, length: u32, kind: u32) {
+        assert!(length > 0, "a change of no byte at {offset}");
         self.content.extend_from_slice(&offset.0.to_le_bytes());
         self.content.extend_from_slice(&length.to_le_bytes());
         self.content.extend_from_slice(&kind.to_le_bytes());
@@ -53,14 +55,15 @@ impl Changes {
 
     /// Collects the lines of the overlay that differ from PM and lie in used blocks. Lines of new pages need
     /// no journal.
-    pub fn collect(&mut self, work: &Work<'_>, overlay: &Overlay) -> Result<(), Stuck> {
+    pub fn collect(&mut self, round: &Round<'_>, overlay: &Overlay) -> Result<(), Stuck> {
         for (offset, bytes, written) in overlay.lines() {
             let block = offset.block().0;
-            if work.in_pool(block) && (work.is_open(block) || work.fresh.taken.contains(&block)) {
+            let is_fresh = round.fresh.taken().contains(&block);
+            if round.pool.in_pool(block) && (round.owners.is_open(block) || is_fresh) {
                 continue;
             }
             let mut line = [0; 64];
-            match work.devices.pm.read(offset, &mut line) {
+            match round.pool.view.pm.read(offset, &mut line) {
                 Ok(()) => {}
                 Err(_) if written == u64::MAX => {}
                 Err(error) => return Err(Stuck(format!("{error}: what is left of it is needed"))),
@@ -71,7 +74,7 @@ impl Changes {
                     *place = *byte;
                 }
             }
-            if line != before || work.devices.pm.read(offset, &mut [0; 64]).is_err() {
+            if line != before || round.pool.view.pm.read(offset, &mut [0; 64]).is_err() {
                 self.bytes(offset, &line);
             }
         }
@@ -87,7 +90,7 @@ fn entries(content: &[u8]) -> Option<Vec<Entry<'_>>> {
     let mut found = Vec::new();
     let mut rest = content;
     while !rest.is_empty() {
-        let (head, tail) = rest.split_first_chunk::<ENTRY>()?;
+        let (head, tail) = rest.split_first_chunk::<ENTRY_HEADER_BYTES>()?;
         let (offset, more) = head.split_first_chunk::<8>()?;
         let (length, kind) = more.split_first_chunk::<4>()?;
         let length = u64::from(u32::from_le_bytes(*length));
@@ -160,8 +163,8 @@ fn heal(pm: &dyn PmMedium, content: &[u8]) -> Result<(), Unhealed> {
 /// The superblock as it is without a repair under way.
 pub(crate) fn plain(superblock: &Superblock) -> Superblock {
     let mut plain = *superblock;
-    plain.incompatible = (plain.incompatible.get() & !REPAIRING).into();
-    (plain.journal_block, plain.journal_bytes, plain.journal_crc) = (0.into(), 0.into(), 0.into());
+    plain.features.incompatible = (plain.features.incompatible.get() & !REPAIRING).into();
+    (plain.journal.block, plain.journal.bytes, plain.journal.crc) = (0.into(), 0.into(), 0.into());
     plain.seal();
     plain
 }
@@ -202,31 +205,36 @@ pub(crate) fn mend_superblocks(pm: &dyn PmMedium, superblock: &Superblock) -> Re
 }
 
 /// Writes new pages and the journal, publishes it, makes the changes, and takes the mark away.
-pub(crate) fn commit(work: &mut Work<'_>, changes: &Changes) -> Result<(), Stuck> {
+pub(crate) fn commit(pm: &dyn PmMedium, round: &mut Round<'_>, changes: &Changes) -> Result<(), Stuck> {
     let broken = |error: MediaError| Stuck(format!("{error}; run the repair again"));
-    let pm = &*work.devices.pm;
-    for block in work.fresh.taken.clone() {
-        if let Some(bytes) = work.block(block).filter(|_| !work.is_open(block)) {
+    for block in round.fresh.taken().clone() {
+        if let Some(bytes) = round.pool.block(block).filter(|_| !round.owners.is_open(block)) {
             pm.write_streaming(PmBlock(block).offset(), bytes.as_slice()).map_err(broken)?;
         }
     }
-    let pieces: Vec<&[u8]> = changes.content.chunks(PAYLOAD).collect();
-    let blocks = pieces.iter().map(|_| work.allocate_unowned()).collect::<Result<Vec<u64>, Stuck>>()?;
+    let pieces: Vec<&[u8]> = changes.content.chunks(PAYLOAD_BYTES).collect();
+    let Round { pool, owners, fresh, .. } = round;
+    let blocks = pieces.iter().map(|_| fresh.allocate_unowned(pool, owners));
+    let blocks = blocks.collect::<Result<Vec<u64>, Stuck>>()?;
+    assert_eq!(blocks.len(), pieces.len(), "each piece of the journal has a block");
+    assert!(blocks.iter().all(|block| owners.is_open(*block)), "the journal lies in used blocks");
     let next = blocks.iter().skip(1).copied().chain([0]);
     for ((block, next), piece) in blocks.iter().zip(next).zip(pieces) {
         let mut bytes = MAGIC.to_vec();
         bytes.extend_from_slice(&next.to_le_bytes());
         bytes.extend_from_slice(piece);
+        assert!(bytes.len() as u64 <= BLOCK_SIZE, "a piece longer than a block");
         bytes.resize(BLOCK_SIZE as usize, 0);
         pm.write_streaming(PmBlock(*block).offset(), &bytes).map_err(broken)?;
     }
-    let plain = plain(&work.superblock);
+    let plain = plain(&round.pool.superblock);
     let mut marked = plain;
-    marked.incompatible = (marked.incompatible.get() | REPAIRING).into();
-    marked.journal_block = blocks.first().copied().unwrap_or(0).into();
-    marked.journal_bytes = (changes.content.len() as u64).into();
-    marked.journal_crc = crc32c(&changes.content).into();
+    marked.features.incompatible = (marked.features.incompatible.get() | REPAIRING).into();
+    marked.journal.block = blocks.first().copied().unwrap_or(0).into();
+    marked.journal.bytes = (changes.content.len() as u64).into();
+    marked.journal.crc = crc32c(&changes.content).into();
     marked.seal();
+    assert!(marked.is_repairing() && !plain.is_repairing(), "the marks do not tell a repair");
     // The next repair finishes each marked journal that is whole. No checksum covers the new pages, so they
     // are ordered before the mark.
     pm.order();
@@ -268,8 +276,8 @@ pub(crate) fn finish(pm: &dyn PmMedium, superblock: &Superblock) -> Result<bool,
 fn read(pm: &dyn PmMedium, superblock: &Superblock) -> Option<Vec<u8>> {
     let geometry: Geometry = superblock.geometry();
     let pool = geometry.first_pool_block().0..geometry.block_count();
-    let length = usize::try_from(superblock.journal_bytes.get()).ok()?;
-    let mut next = superblock.journal_block.get();
+    let length = usize::try_from(superblock.journal.bytes.get()).ok()?;
+    let mut next = superblock.journal.block.get();
     let mut content = Vec::new();
     // Ends: every block adds to the content, which the pool bounds.
     while content.len() < length && (content.len() as u64) < geometry.pm_size && pool.contains(&next) {
@@ -281,9 +289,9 @@ fn read(pm: &dyn PmMedium, superblock: &Superblock) -> Option<Vec<u8>> {
             return None;
         }
         next = u64::from_le_bytes(*link);
-        content.extend_from_slice(payload.get(..(length - content.len()).min(PAYLOAD))?);
+        content.extend_from_slice(payload.get(..(length - content.len()).min(PAYLOAD_BYTES))?);
     }
-    let whole = content.len() == length && crc32c(&content) == superblock.journal_crc.get();
+    let whole = content.len() == length && crc32c(&content) == superblock.journal.crc.get();
     let inside = |(offset, bytes, _): &Entry<'_>| {
         offset.0.checked_add(*bytes).is_some_and(|end| end <= geometry.pm_size)
     };

@@ -11,7 +11,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use terrace_check::{Code, Devices, Options, Report, check};
+use terrace_check::{Code, Options, Report, check};
 use terrace_engine::{
     Caller, DeviceClass, Engine, FormatOptions, MetadataMoves, MountOptions, Movements, NewDevice,
     PolicyKind, PoolMedia, SetAttributes, Simulation, Wait, WriteFlags, XattrMode, format, read_superblock,
@@ -27,7 +27,7 @@ use terrace_format::{Ino, PmBlock, PmOffset};
 use terrace_media::block::{DeviceImage, Operation, SimulatedDevice, Times};
 use terrace_media::pm::RecordedPm;
 use terrace_media::{BlockMedium, PmMedium};
-use terrace_repair::{Repair, repair};
+use terrace_repair::{Media, Repair, repair};
 use terrace_runtime::ManualClock;
 
 const W: Wait = Wait::Allowed;
@@ -56,15 +56,15 @@ impl World {
             device: Arc::new(SimulatedDevice::from_image(device)),
         }
     }
-    fn devices(&self, present: bool) -> Devices {
+    fn repair_media(&self, present: bool) -> Media {
         let device: Arc<dyn BlockMedium> = self.device.clone();
-        Devices { pm: self.pm.clone(), block: vec![present.then_some(device)] }
+        Media { pm: self.pm.clone(), block: vec![present.then_some(device)] }
     }
     fn repair(&self) -> Repair {
-        repair(&self.devices(true), &OPTIONS)
+        repair(&self.repair_media(true), &OPTIONS)
     }
     fn check(&self) -> Report {
-        check(&self.devices(true), &OPTIONS)
+        check(&self.repair_media(true).view(), &OPTIONS)
     }
     fn bytes(&self) -> (Vec<u8>, Vec<u8>) {
         let mut pm = vec![0; self.pm.size() as usize];
@@ -358,8 +358,8 @@ fn an_unreadable_line_of_roots_loses_no_metadata_page_below() {
     let (first, last) = (geometry.shard_root(0).0, geometry.shard_root(geometry.catalog_shards - 1).0);
     for line in first / 64..=last / 64 {
         let pm = Arc::new(Healing::new(&sample.pm, line, false));
-        let block = sample.world().devices(true).block;
-        let done = repair(&Devices { pm: pm.clone(), block }, &OPTIONS);
+        let block = sample.world().repair_media(true).block;
+        let done = repair(&Media { pm: pm.clone(), block }, &OPTIONS);
         assert!(done.failure.is_none() && done.left.is_clean(), "line {line}: {done:#?}");
         let healed = World::new(&pm.bytes.lock(), &sample.device);
         assert!(healed.tree() == sample.tree, "line {line}: {:#?}", done.actions);
@@ -573,7 +573,7 @@ fn a_repair_without_the_metadata_device_changes_no_byte() {
 
 fn repaired_with_the_device_alone(sample: &Sample, damaged: &Sample) {
     let world = damaged.world();
-    let done = repair(&world.devices(false), &OPTIONS);
+    let done = repair(&world.repair_media(false), &OPTIONS);
     assert!(!done.written && done.failure.is_some(), "{done:#?}");
     world.device.fail_next(Operation::Read, 0..DEVICE_BLOCKS, 5, Times::Forever);
     let done = world.repair();

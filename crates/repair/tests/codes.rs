@@ -11,7 +11,7 @@ use rand::{Rng, SeedableRng};
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use terrace_check::{Code, Devices, Options, Report, Severity, check};
+use terrace_check::{Code, Options, Report, Severity, check};
 use terrace_engine::{FsResult, MountOptions, PoolMedia, Wait};
 use terrace_format::checksum::crc32c;
 use terrace_format::device::{SummaryEntry, encode_summary};
@@ -26,7 +26,7 @@ use terrace_media::crash::CrashClock;
 use terrace_media::ordering::{Change, OrderingKind, OrderingPoint};
 use terrace_media::pm::{CrashSnapshot, PendingLine, PmImage, RecordedPm};
 use terrace_media::{BlockMedium, PmMedium};
-use terrace_repair::{Repair, repair};
+use terrace_repair::{Media, Repair, repair};
 use terrace_runtime::ManualClock;
 
 const OPTIONS: Options<'static> = Options { read_cold: true, progress: None, given: &[] };
@@ -55,15 +55,15 @@ impl World {
     fn of(image: &Image) -> World {
         World::new(image.pm.clone(), &image.device)
     }
-    fn devices(&self) -> Devices {
+    fn repair_media(&self) -> Media {
         let device: Arc<dyn BlockMedium> = self.device.clone();
-        Devices { pm: self.pm.clone(), block: vec![Some(device)] }
+        Media { pm: self.pm.clone(), block: vec![Some(device)] }
     }
     fn repair(&self) -> Repair {
-        repair(&self.devices(), &OPTIONS)
+        repair(&self.repair_media(), &OPTIONS)
     }
     fn check(&self) -> Report {
-        check(&self.devices(), &OPTIONS)
+        check(&self.repair_media().view(), &OPTIONS)
     }
     fn bytes(&self) -> (Vec<u8>, Vec<u8>) {
         let mut pm = vec![0; self.pm.size() as usize];
@@ -509,7 +509,8 @@ fn a_block_of_a_user_is_not_taken_for_a_summary() {
         });
         if !secret {
             image.superblock(|superblock| {
-                superblock.incompatible = (superblock.incompatible.get() & !KEYED_SEALS).into();
+                superblock.features.incompatible =
+                    (superblock.features.incompatible.get() & !KEYED_SEALS).into();
                 superblock.seal_secret = [0; 16];
             });
             image.put_device(7, &[0; 4096]);

@@ -8,20 +8,20 @@ mod common;
 
 use common::*;
 use std::sync::Arc;
-use terrace_check::{Code, Devices, Options};
+use terrace_check::{Code, Options};
 use terrace_format::device::DEVICE_MAGIC;
 use terrace_media::BlockMedium;
 use terrace_media::block::{DeviceImage, SimulatedDevice};
 use terrace_media::pm::RecordedPm;
-use terrace_repair::{Repair, repair};
+use terrace_repair::{Media, Repair, repair};
 
 /// Repairs; also whether block 0 of the device was written.
 fn repaired(image: &Image, given: &[usize]) -> (Repair, bool) {
     let device = Arc::new(SimulatedDevice::from_image(DeviceImage::from_bytes(&image.device)));
     let medium: Arc<dyn BlockMedium> = device.clone();
     let pm = Arc::new(RecordedPm::from_image(image.pm.clone()));
-    let devices = Devices { pm, block: vec![Some(medium)] };
-    let result = repair(&devices, &Options { given, ..Options::default() });
+    let media = Media { pm, block: vec![Some(medium)] };
+    let result = repair(&media, &Options { given, ..Options::default() });
     let now = device.visible_image().to_bytes();
     assert!(now[4096..] == image.device[4096..], "only headers are written below");
     (result, now[..4096] != image.device[..4096])

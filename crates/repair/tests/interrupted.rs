@@ -7,13 +7,13 @@ mod common;
 use common::healing::Healing;
 use common::*;
 use std::sync::Arc;
-use terrace_check::{Code, Devices, Options, check};
+use terrace_check::{Code, Options, PoolView, check};
 use terrace_format::{PmBlock, PmOffset};
 use terrace_media::block::{DeviceImage, Operation, SimulatedDevice, Times};
 use terrace_media::crash::CrashClock;
 use terrace_media::pm::RecordedPm;
 use terrace_media::{BlockMedium, PmMedium};
-use terrace_repair::repair;
+use terrace_repair::{Media, repair};
 
 const EIO: i32 = 5;
 
@@ -24,9 +24,9 @@ fn a_failed_repair_leaves_unreadable_table_lines_unwritten() {
     let image = Image::full();
     let line = image.geometry.table_entry(PmBlock(image.data[0])).0 / 64;
     let pm = Arc::new(Healing::new(&image.pm, line, true));
-    let devices = Devices { pm: pm.clone(), block: image.devices().block };
-    assert!(check(&devices, &Options::default()).has(Code::PmUnreadable));
-    let result = repair(&devices, &Options::default());
+    let media = Media { pm: pm.clone(), block: image.devices() };
+    assert!(check(&media.view(), &Options::default()).has(Code::PmUnreadable));
+    let result = repair(&media, &Options::default());
     assert!(result.failure.is_some() && !result.written, "{result:#?}");
     let mut now = [0; 64];
     let seen = pm.read(PmOffset(line * 64), &mut now);
@@ -47,15 +47,15 @@ fn a_header_with_a_failed_flush_is_flushed_by_the_next_repair() {
     let device =
         Arc::new(SimulatedDevice::with_clock("tier", DeviceImage::from_bytes(&image.device), &clock));
     let medium: Arc<dyn BlockMedium> = device.clone();
-    let devices = Devices { pm: pm.clone(), block: vec![Some(medium)] };
-    assert_ne!(check(&devices, &Options::default()).exit_status(), 0);
+    let media = Media { pm: pm.clone(), block: vec![Some(medium)] };
+    assert_ne!(check(&media.view(), &Options::default()).exit_status(), 0);
     device.fail_next(Operation::Flush, 0..device.blocks(), EIO, Times::Count(1));
-    assert!(repair(&devices, &Options::default()).failure.is_some());
-    let next = repair(&devices, &Options::default());
+    assert!(repair(&media, &Options::default()).failure.is_some());
+    let next = repair(&media, &Options::default());
     assert_eq!((next.failure.clone(), next.left.exit_status()), (None, 0), "{next:#?}");
     let after = DeviceImage::from_bytes(&device.snapshot().image_none().to_bytes());
     let after: Arc<dyn BlockMedium> =
         Arc::new(SimulatedDevice::with_clock("tier", after, &CrashClock::new()));
-    let left = check(&Devices { pm, block: vec![Some(after)] }, &Options::default());
+    let left = check(&PoolView::new(pm, vec![Some(after)]), &Options::default());
     assert_eq!(left.exit_status(), 0, "after a loss of power: {:#?}", left.findings);
 }

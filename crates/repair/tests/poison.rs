@@ -7,9 +7,9 @@ mod common;
 use common::healing::Healing;
 use common::*;
 use std::sync::Arc;
-use terrace_check::{Devices, Options};
+use terrace_check::Options;
 use terrace_format::BLOCK_SIZE;
-use terrace_repair::repair;
+use terrace_repair::{Media, repair};
 
 #[test]
 fn every_unreadable_line_of_metadata_is_repaired() {
@@ -17,7 +17,7 @@ fn every_unreadable_line_of_metadata_is_repaired() {
     // A record in a lane, so that the lines of the lane are read.
     let at = image.slot_place(CHILD).plus(terrace_format::inode::InodeSlot::MTIME);
     image.record(0, 0, 20, &[], &[(at, &7u64.to_le_bytes())]);
-    let blocks = image.devices().block;
+    let blocks = image.devices();
     let (mut found, mut tried) = (0, 0);
     for line in 0..image.next * BLOCK_SIZE / 64 {
         // The first lines of each page, then every seventh line.
@@ -26,14 +26,14 @@ fn every_unreadable_line_of_metadata_is_repaired() {
         }
         tried += 1;
         let pm = Arc::new(Healing::new(&image.pm, line, false));
-        let devices = Devices { pm: pm.clone(), block: blocks.clone() };
-        let result = repair(&devices, &Options::default());
+        let media = Media { pm: pm.clone(), block: blocks.clone() };
+        let result = repair(&media, &Options::default());
         let site = format!("line {line}, block {}", line / 64);
         assert_eq!(result.failure, None, "{site}");
         assert_eq!(result.left.exit_status(), 0, "{site}: {:#?} {:#?}", result.left.findings, result.actions);
         found += usize::from(result.written);
         let bytes = pm.bytes.lock().clone();
-        assert!(!repair(&devices, &Options::default()).written && *pm.bytes.lock() == bytes, "{site}: again");
+        assert!(!repair(&media, &Options::default()).written && *pm.bytes.lock() == bytes, "{site}: again");
     }
     println!("{tried} lines, {found} repairs");
     assert!(found > 100, "{found} of {tried}");

@@ -20,7 +20,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use terrace_check::{Code, Devices, Options, Report, check};
+use terrace_check::{Code, Options, Report, check};
 use terrace_engine::{
     Caller, DeviceClass, Engine, FormatOptions, MountOptions, Movements, NewDevice, PolicyKind, PoolMedia,
     Wait, WriteFlags, XattrMode, format, read_superblock,
@@ -33,7 +33,7 @@ use terrace_format::{Geometry, Ino, PmBlock};
 use terrace_media::block::{DeviceImage, SimulatedDevice};
 use terrace_media::pm::{PmImage, RecordedPm};
 use terrace_media::{BlockMedium, PmMedium};
-use terrace_repair::{Repair, repair};
+use terrace_repair::{Media, Repair, repair};
 use terrace_runtime::ManualClock;
 
 const W: Wait = Wait::Allowed;
@@ -59,15 +59,15 @@ impl World {
     fn media(&self) -> PoolMedia {
         PoolMedia { pm: self.pm.clone(), block: vec![self.device.clone()] }
     }
-    fn devices(&self) -> Devices {
+    fn repair_media(&self) -> Media {
         let device: Arc<dyn BlockMedium> = self.device.clone();
-        Devices { pm: self.pm.clone(), block: vec![Some(device)] }
+        Media { pm: self.pm.clone(), block: vec![Some(device)] }
     }
     fn check(&self) -> Report {
-        check(&self.devices(), &OPTIONS)
+        check(&self.repair_media().view(), &OPTIONS)
     }
     fn repair(&self) -> Repair {
-        repair(&self.devices(), &OPTIONS)
+        repair(&self.repair_media(), &OPTIONS)
     }
     fn mount(&self) -> Arc<Engine> {
         let (superblock, _) = read_superblock(&*self.pm, true).unwrap();

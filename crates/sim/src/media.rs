@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::{Arc, Weak, mpsc};
-use terrace_check::{Devices, Options, Report, check};
+use terrace_check::{Options, PoolView, Report, check};
 use terrace_engine::PoolMedia;
 use terrace_format::Geometry;
 use terrace_media::block::{DeviceImage, DeviceSnapshot, SimulatedDevice};
@@ -117,7 +117,7 @@ impl Media {
         let pm: Arc<dyn PmMedium> = self.pm.clone();
         let device = self.devices.iter().map(|device| Some(device.clone() as Arc<dyn BlockMedium>));
         let options = Options { read_cold: true, ..Default::default() };
-        check(&Devices { pm, block: device.collect() }, &options)
+        check(&PoolView::new(pm, device.collect()), &options)
     }
 
     /// Fills every block that the new pool does not use with old content.

@@ -54,7 +54,7 @@ pub fn second_leaf(i: &Image) -> u64 {
 pub const LOG: &[Damage] = &[
     (NotAPool, |i| i.pm[..4 * BLOCK_SIZE as usize].fill(0)),
     (Unsupported, |i| i.superblock(|s| s.version = 2.into())),
-    (Unsupported, |i| i.superblock(|s| s.incompatible = (1 << 40).into())),
+    (Unsupported, |i| i.superblock(|s| s.features.incompatible = (1 << 40).into())),
     (SuperblockCopy, |i| i.put(SUPERBLOCK_COPIES[1].offset().plus(50), b"damage")),
     (SuperblockLost, |i| {
         i.put(SUPERBLOCK_COPIES[0].offset().plus(50), b"damage");
@@ -67,7 +67,7 @@ pub const LOG: &[Damage] = &[
     }),
     (PmTooSmall, |i| i.pm.truncate(1 << 20)),
     (DeviceRow, |i| i.superblock(|s| s.devices[0].tier = 0)),
-    (RepairInterrupted, |i| i.superblock(|s| s.incompatible = 3.into())),
+    (RepairInterrupted, |i| i.superblock(|s| s.features.incompatible = 3.into())),
     (CheckpointCopy, |i| i.put(CHECKPOINT_COPIES[0].offset().plus(32), b"x")),
     (CheckpointLost, |i| CHECKPOINT_COPIES.map(|copy| i.put(copy.offset(), b"x")).into_iter().collect()),
     (CheckpointsDiffer, |i| {
@@ -152,7 +152,7 @@ pub const BLOCKS: &[Damage] = &[
         i.put_u64(at.plus(8), DATA_CHECKSUM);
     }),
     (DataChecksum, |i| {
-        i.superblock(|s| s.incompatible |= DATA_CHECKSUMS);
+        i.superblock(|s| s.features.incompatible |= DATA_CHECKSUMS);
         let at = i.geometry.table_entry(PmBlock(i.data[0]));
         i.put_u64(at, i.word(at) | 1);
         i.put_u64(at.plus(8), DATA_CHECKSUM);
@@ -291,15 +291,15 @@ pub const COLD: &[Damage] = &[
     (ColdChecksum, |i| i.put_device(5, b"x")),
     (ColdChecksum, |i| i.change_value(second_leaf(i), 0, |value| value[16] ^= 1)),
     (MetadataPlace, |i| {
-        i.superblock(|s| s.incompatible |= METADATA_BELOW);
+        i.superblock(|s| s.features.incompatible |= METADATA_BELOW);
         i.entry(i.inode_node, 1, 9 << 56 | 3);
     }),
     (MetadataPlace, |i| {
-        i.superblock(|s| s.incompatible |= METADATA_BELOW);
+        i.superblock(|s| s.features.incompatible |= METADATA_BELOW);
         i.entry(i.inode_node, 2, 1 << 56);
     }),
     (MetadataChecksum, |i| {
-        i.superblock(|s| s.incompatible |= METADATA_BELOW);
+        i.superblock(|s| s.features.incompatible |= METADATA_BELOW);
         i.entry(i.inode_node, 1, 1 << 56 | 12);
     }),
     // A bitmap has whole words, but this chunk has only 16 blocks.
@@ -311,11 +311,11 @@ pub const COLD: &[Damage] = &[
     (ChunkLeaked, |i| i.put_device(7, b"x")),
     // Beyond the device.
     (MetadataPlace, |i| {
-        i.superblock(|s| s.incompatible = (s.incompatible.get() | METADATA_BELOW).into());
+        i.superblock(|s| s.features.incompatible = (s.features.incompatible.get() | METADATA_BELOW).into());
         i.entry(i.inode_node, 1, 1 << 56 | 1 << 39);
     }),
     (MetadataChecksum, |i| {
-        i.superblock(|s| s.incompatible = (s.incompatible.get() | METADATA_BELOW).into());
+        i.superblock(|s| s.features.incompatible = (s.features.incompatible.get() | METADATA_BELOW).into());
         i.entry(i.inode_node, 1, 1 << 56 | 6);
     }),
 ];

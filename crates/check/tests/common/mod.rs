@@ -5,7 +5,7 @@ pub mod damages;
 pub mod healing;
 
 use std::sync::Arc;
-use terrace_check::{Devices, Options, Report, check};
+use terrace_check::{Options, PoolView, Report, check};
 use terrace_format::checkpoint::Checkpoint;
 use terrace_format::checksum::{crc32c, record_seed};
 use terrace_format::device::{DEVICE_MAGIC, DeviceHeader, SummaryEntry, encode_summary};
@@ -500,15 +500,16 @@ impl Image {
         self.put(offset, &word.to_le_bytes());
     }
 
-    pub fn devices(&self) -> Devices {
-        Devices {
-            pm: Arc::new(MemPm(RwLock::new(self.pm.clone()))),
-            block: vec![Some(Arc::new(MemDevice { bytes: self.device.clone(), bad: Vec::new() }))],
-        }
+    pub fn devices(&self) -> Vec<Option<Arc<dyn BlockMedium>>> {
+        vec![Some(Arc::new(MemDevice { bytes: self.device.clone(), bad: Vec::new() }))]
+    }
+
+    pub fn view(&self) -> PoolView {
+        PoolView::new(Arc::new(MemPm(RwLock::new(self.pm.clone()))), self.devices())
     }
 
     pub fn check(&self) -> Report {
         let options = Options { read_cold: true, progress: None, given: &[] };
-        check(&self.devices(), &options)
+        check(&self.view(), &options)
     }
 }

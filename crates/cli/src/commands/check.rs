@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
-use terrace_check::{Code, Devices, Options, Report};
+use terrace_check::{Code, Options, Report};
 use terrace_daemon::failure::{Failure, Outcome, status};
 use terrace_daemon::{mounts, output, pool};
 use terrace_format::BLOCK_SIZE;
@@ -14,12 +14,12 @@ use terrace_format::geometry::{SUPERBLOCK_BLOCKS, SUPERBLOCK_COPIES};
 use terrace_format::superblock::{Refused, Superblock};
 use terrace_media::pm::RamPm;
 use terrace_media::{BlockMedium, PmMedium};
-use terrace_repair::Repair;
+use terrace_repair::{Media, Repair};
 
 pub fn run(args: &Check) -> Outcome<u8> {
     let operational = |failure: Failure| failure.with_status(status::FSCK_OPERATIONAL);
     let repair = (args.repair || args.automatic || args.preen || args.yes) && !args.no;
-    let (devices, given) = open(args, repair).map_err(operational)?;
+    let (media, given) = open(args, repair).map_err(operational)?;
     let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
     let length = Cell::new(0);
     let progress = |done: u64, all: u64| {
@@ -31,7 +31,7 @@ pub fn run(args: &Check) -> Outcome<u8> {
     let read_cold = args.data || args.full;
     let options = Options { read_cold, progress: Some(&progress), given: &given };
     if repair {
-        let result = terrace_repair::repair(&devices, &options);
+        let result = terrace_repair::repair(&media, &options);
         bar.finish_and_clear();
         if args.json {
             output::print_json(&result);
@@ -40,7 +40,7 @@ pub fn run(args: &Check) -> Outcome<u8> {
         }
         return Ok(result.exit_status() as u8);
     }
-    let report = terrace_check::check(&devices, &options);
+    let report = terrace_check::check(&media.view(), &options);
     bar.finish_and_clear();
     if args.json {
         output::print_json(&report);
@@ -52,7 +52,7 @@ pub fn run(args: &Check) -> Outcome<u8> {
 
 /// Opens the media that exist; the check reports missing ones. Also gives the devices whose paths the user
 /// named.
-fn open(args: &Check, repair: bool) -> Outcome<(Devices, Vec<usize>)> {
+fn open(args: &Check, repair: bool) -> Outcome<(Media, Vec<usize>)> {
     let path = mounts::absolute(&args.pool)?;
     refuse_directory(&path)?;
     let pm = RamPm::open(&path, !repair).map_err(|error| match &error {
@@ -99,7 +99,7 @@ fn open(args: &Check, repair: bool) -> Outcome<(Devices, Vec<usize>)> {
             "--tier: no device of this pool is damaged or missing that has its size",
         ));
     }
-    Ok((Devices { pm: Arc::new(pm), block }, given))
+    Ok((Media { pm: Arc::new(pm), block }, given))
 }
 
 fn is_open(block: &[Option<Arc<dyn BlockMedium>>], path: &Path) -> bool {

@@ -178,7 +178,7 @@ pub fn label(superblock: &Superblock) -> String {
 
 /// The reason why a mount would refuse tier 0 of an unmounted pool: its size.
 pub fn trouble_of_pm(pool: &Path, superblock: &Superblock) -> Option<String> {
-    let was = superblock.pm_size.get();
+    let was = superblock.layout.pm_size.get();
     let is = open_to_read(pool).and_then(|mut file| file.seek(SeekFrom::End(0))).ok()?;
     (is != was).then(|| format!("was {was} bytes, is {is}; bring back its size"))
 }
@@ -186,8 +186,8 @@ pub fn trouble_of_pm(pool: &Path, superblock: &Superblock) -> Option<String> {
 /// Refuses a tier 0 whose size has changed since mkfs.
 pub fn refuse_resized(pool: &Path, pm: &RamPm) -> Outcome<()> {
     match peek(pool) {
-        Ok(superblock) if superblock.pm_size.get() != pm.size() => {
-            let (was, is) = (superblock.pm_size.get(), pm.size());
+        Ok(superblock) if superblock.layout.pm_size.get() != pm.size() => {
+            let (was, is) = (superblock.layout.pm_size.get(), pm.size());
             let text = format!("resized tier 0: was {was} bytes, is {is}; bring back its size");
             Err(Failure::at(pool, text))
         }

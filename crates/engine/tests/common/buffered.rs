@@ -5,7 +5,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::sync::Arc;
 use std::time::Duration;
-use terrace_check::{Devices, Options, check};
+use terrace_check::{Options, PoolView, check};
 use terrace_engine::{
     Allocate, Engine, FsResult, MountOptions, Movements, PoolMedia, SetAttributes, Simulation, Wait,
     WriteFlags, format, read_superblock,
@@ -105,7 +105,7 @@ impl World {
         let pm: Arc<dyn PmMedium> = self.pm.clone();
         let device: Arc<dyn BlockMedium> = self.device.clone();
         let options = Options { read_cold: true, ..Default::default() };
-        let report = check(&Devices { pm, block: vec![Some(device)] }, &options);
+        let report = check(&PoolView::new(pm, vec![Some(device)]), &options);
         assert!(report.is_clean(), "check: {:#?}", report.findings);
         Ok(())
     }

@@ -5,7 +5,7 @@ pub mod buffered;
 pub mod tiers;
 
 use std::sync::Arc;
-use terrace_check::{Devices, Options, Report, check};
+use terrace_check::{Options, PoolView, Report, check};
 use terrace_engine::{
     Caller, DeviceClass, Engine, FormatOptions, MountOptions, NewDevice, PolicyKind, PoolMedia, format,
     read_superblock,
@@ -70,7 +70,7 @@ impl Pool {
     pub fn check(&self) -> Report {
         let pm: Arc<dyn PmMedium> = self.pm.clone();
         let device: Arc<dyn BlockMedium> = self.device.clone();
-        check(&Devices { pm, block: vec![Some(device)] }, &Options { read_cold: true, ..Default::default() })
+        check(&PoolView::new(pm, vec![Some(device)]), &Options { read_cold: true, ..Default::default() })
     }
 
     #[track_caller]
@@ -83,7 +83,7 @@ impl Pool {
 /// Marks the device block with `content` as free in its bitmap: damage that concerns one file alone.
 pub fn clear_used_bit(pm: &RecordedPm, device: &SimulatedDevice, id: u8, content: &[u8]) {
     let (superblock, _) = read_superblock(pm, false).unwrap();
-    let chunk_blocks = u64::from(superblock.chunk_blocks.get());
+    let chunk_blocks = u64::from(superblock.layout.chunk_blocks.get());
     let on_device = device.visible_image().to_bytes();
     let at = on_device.chunks(4096).position(|block| block == content).unwrap() as u64 - FIRST_CHUNK_BLOCK.0;
     let key = Key::chunk(at / chunk_blocks, DeviceId(id));

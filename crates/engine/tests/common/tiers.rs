@@ -3,7 +3,7 @@
 use super::{CALLER, ROOT, format_options};
 use std::sync::Arc;
 use std::time::Duration;
-use terrace_check::{Devices, Options, check};
+use terrace_check::{Options, PoolView, check};
 use terrace_engine::{
     DeviceClass, Engine, FsResult, HandMove, HandReport, HandState, MountOptions, Movements, NewDevice,
     PolicyKind, PoolMedia, Simulation, Wait, WriteFlags, format, read_superblock,
@@ -83,7 +83,7 @@ impl Tiers {
     pub fn assert_clean(&self) {
         let pm: Arc<dyn PmMedium> = self.pm.clone();
         let block = self.devices.iter().map(|device| Some(device.clone() as Arc<dyn BlockMedium>)).collect();
-        let report = check(&Devices { pm, block }, &Options { read_cold: true, ..Default::default() });
+        let report = check(&PoolView::new(pm, block), &Options { read_cold: true, ..Default::default() });
         assert!(report.is_clean(), "check: {:#?}", report.findings);
     }
 

@@ -5,7 +5,7 @@ use rand::Rng;
 use rand::rngs::StdRng;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use terrace_check::{Devices, Options, check};
+use terrace_check::{Options, PoolView, check};
 use terrace_engine::{
     Allocate, Caller, Engine, MountOptions, Movements, PoolMedia, Seek, SetAttributes, Simulation, Wait,
     WriteFlags, XattrMode, read_superblock,
@@ -61,8 +61,8 @@ pub fn exercise(media: &Media, random: &mut StdRng) -> Outcome {
 }
 
 fn judge((pm, device): &Media) -> bool {
-    let devices = Devices { pm: Arc::clone(pm), block: vec![Some(Arc::clone(device))] };
-    check(&devices, &Options { read_cold: true, progress: None, given: &[] }).is_clean()
+    let view = PoolView::new(Arc::clone(pm), vec![Some(Arc::clone(device))]);
+    check(&view, &Options { read_cold: true, progress: None, given: &[] }).is_clean()
 }
 
 fn mount((pm, device): &Media, options: MountOptions) -> Option<Arc<Engine>> {

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use terrace_format::{BLOCK_SIZE, DeviceBlock};
 
 /// Bytes that a device writes whole.
-pub(crate) const SECTOR: usize = 512;
-const SECTORS: usize = BLOCK_SIZE as usize / SECTOR;
+pub(crate) const SECTOR_BYTES: usize = 512;
+const BLOCK_SECTORS: usize = BLOCK_SIZE as usize / SECTOR_BYTES;
 
 /// A device's contents; blocks that were never written are zeros. Cheap to clone.
 #[derive(Clone)]
@@ -67,6 +67,7 @@ impl DeviceImage {
 
     /// Replaces one block.
     pub(crate) fn put(&mut self, block: u64, content: Arc<AlignedBlock>) {
+        assert!(block < self.blocks, "block {block} of {}", self.blocks);
         let content_hash = block_hash(block, &content);
         let old = Arc::make_mut(&mut self.content).insert(block, content);
         self.hash ^= content_hash ^ old.map_or(0, |old| block_hash(block, &old));
@@ -142,14 +143,14 @@ impl DeviceSnapshot {
         let mut image = self.durable.clone();
         for (index, write) in self.unflushed.iter().enumerate() {
             let mut mask = 0u32;
-            for sector in 0..SECTORS {
+            for sector in 0..BLOCK_SECTORS {
                 mask |= u32::from(keep(index, sector)) << sector;
             }
-            if mask == (1 << SECTORS) - 1 {
+            if mask == (1 << BLOCK_SECTORS) - 1 {
                 image.put(write.block, Arc::clone(&write.content));
             } else if mask != 0 {
                 let mut block = image.block(DeviceBlock(write.block));
-                let parts = block.0.chunks_mut(SECTOR).zip(write.content.0.chunks(SECTOR));
+                let parts = block.0.chunks_mut(SECTOR_BYTES).zip(write.content.0.chunks(SECTOR_BYTES));
                 for (sector, (to, from)) in parts.enumerate() {
                     if mask & (1 << sector) != 0 {
                         to.copy_from_slice(from);

@@ -14,13 +14,13 @@ use terrace_format::{BLOCK_SIZE, DeviceBlock};
 use terrace_runtime::Clock;
 
 /// Blocks of a sequential request: 1 MiB.
-const LARGE: u64 = 256;
+const LARGE_BLOCKS: u64 = 256;
 /// Most blocks written: 64 MiB.
-const AREA: u64 = 64 * LARGE;
+const AREA_BLOCKS: u64 = 64 * LARGE_BLOCKS;
 /// Time for each of the four measurements.
 const LIMIT_NS: u64 = 45_000_000;
 /// Requests of 4 KiB at most.
-const SMALL: usize = 64;
+const MAX_SMALL_REQUESTS: usize = 64;
 
 /// The requests that a measurement may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,9 +40,9 @@ pub trait Watch {
 }
 
 /// Measurements of one series.
-const SERIES: usize = 3;
+const SERIES_MEASUREMENTS: usize = 3;
 /// Series at most.
-const ATTEMPTS: usize = 3;
+const MAX_SERIES: usize = 3;
 /// Pause between two series, so that a disturbance may end.
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -58,12 +58,12 @@ pub fn probe_together(
     watch: &mut dyn Watch,
 ) -> Result<Option<Speed>, MediaError> {
     let mut samples = Vec::new();
-    for attempt in 0..ATTEMPTS {
+    for attempt in 0..MAX_SERIES {
         if attempt > 0 {
             clock.sleep(PAUSE);
         }
         // Each device at least once.
-        for (device, access) in devices.iter().cycle().take(SERIES.max(devices.len())) {
+        for (device, access) in devices.iter().cycle().take(SERIES_MEASUREMENTS.max(devices.len())) {
             watch.begin();
             let (speed, bytes) = sample(*device, first..DeviceBlock(device.blocks()), *access, clock)?;
             if watch.is_undisturbed(bytes) {
@@ -102,7 +102,7 @@ fn sample(
     access: Access,
     clock: &dyn Clock,
 ) -> Result<(Speed, u64), MediaError> {
-    let (first, end) = (blocks.start.0, blocks.end.0.min(blocks.start.0.saturating_add(AREA)));
+    let (first, end) = (blocks.start.0, blocks.end.0.min(blocks.start.0.saturating_add(AREA_BLOCKS)));
     let area = end.saturating_sub(first);
     if area == 0 {
         return Err(MediaError::from(DeviceError {
@@ -135,7 +135,7 @@ fn measure_reading(
     area: u64,
     clock: &dyn Clock,
 ) -> Result<(Speed, u64), MediaError> {
-    let mut buffer = vec![AlignedBlock::zeroed(); LARGE.min(area) as usize];
+    let mut buffer = vec![AlignedBlock::zeroed(); LARGE_BLOCKS.min(area) as usize];
     let step = buffer.len() as u64;
     let (ns, read) = sequential(area, step, clock, |at| device.read(DeviceBlock(first + at), &mut buffer))?;
     let mut one = [AlignedBlock::zeroed()];
@@ -147,7 +147,7 @@ fn measure_reading(
         read_bytes_per_s: bytes_per_s,
         write_bytes_per_s: bytes_per_s,
     };
-    Ok((speed, (read + SMALL as u64) * BLOCK_SIZE))
+    Ok((speed, (read + MAX_SMALL_REQUESTS as u64) * BLOCK_SIZE))
 }
 
 fn measure(
@@ -156,7 +156,7 @@ fn measure(
     area: u64,
     clock: &dyn Clock,
 ) -> Result<(Speed, u64), MediaError> {
-    let mut buffer = vec![AlignedBlock::zeroed(); LARGE.min(area) as usize];
+    let mut buffer = vec![AlignedBlock::zeroed(); LARGE_BLOCKS.min(area) as usize];
     for (index, block) in buffer.iter_mut().enumerate() {
         // The blocks are not zeros, because some devices do not store zeros.
         block.0.chunks_exact_mut(8).zip(0u64..).for_each(|(word, at)| {
@@ -178,14 +178,14 @@ fn measure(
     let mut one = [AlignedBlock::zeroed()];
     let read_latency_ns = small(written, clock, |at| device.read(DeviceBlock(first + at), &mut one))?;
     let write_latency_ns = small(written, clock, |at| device.write(DeviceBlock(first + at), &buffer[..1]))?;
-    let requests = |blocks: u64| blocks / LARGE.min(area);
+    let requests = |blocks: u64| blocks / LARGE_BLOCKS.min(area);
     let speed = Speed {
         read_latency_ns,
         write_latency_ns,
         read_bytes_per_s: rate(read, requests(read), read_ns, read_latency_ns),
         write_bytes_per_s: rate(written, requests(written), write_ns, write_latency_ns),
     };
-    Ok((speed, (read + written + 2 * SMALL as u64) * BLOCK_SIZE))
+    Ok((speed, (read + written + 2 * MAX_SMALL_REQUESTS as u64) * BLOCK_SIZE))
 }
 
 /// Requests on consecutive blocks: their time, and the number of blocks.
@@ -211,14 +211,14 @@ fn small(
     mut request: impl FnMut(u64) -> Result<(), MediaError>,
 ) -> Result<u64, MediaError> {
     let begin = clock.monotonic_ns();
-    let mut times = Vec::with_capacity(SMALL);
+    let mut times = Vec::with_capacity(MAX_SMALL_REQUESTS);
     let mut at = 0;
     loop {
         let before = clock.monotonic_ns();
         request(at)?;
         let after = clock.monotonic_ns();
         times.push(after - before);
-        if times.len() == SMALL || after - begin > LIMIT_NS {
+        if times.len() == MAX_SMALL_REQUESTS || after - begin > LIMIT_NS {
             break;
         }
         // Steps through the area in an order that no read-ahead follows.
@@ -248,7 +248,7 @@ mod tests {
             let found = probe(&device, DeviceBlock(1)..DeviceBlock(BLOCKS), &*clock)?;
             assert!(found.is_similar(&asked), "{name}: {found}");
             assert!(clock.monotonic_ns() < 300_000_000, "{name}: {} ns", clock.monotonic_ns());
-            let touched = 1 + AREA;
+            let touched = 1 + AREA_BLOCKS;
             assert_eq!(below.visible_image().block(DeviceBlock(touched)).0, [0; 4096]);
         }
         Ok(())

@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use terrace_runtime::sync::Mutex;
 
 /// Pieces in flight per transfer.
-const DEPTH: usize = 32;
+const PIECES_IN_FLIGHT: usize = 32;
 /// Bytes per piece: large enough for full bandwidth, small enough that 16 MiB fills the queue.
-const PIECE: usize = 512 * 1024;
+const PIECE_BYTES: usize = 512 * 1024;
 /// Rings kept for later transfers.
-const KEPT: usize = 64;
-const BLOCK: usize = 4096;
+const KEPT_RINGS: usize = 64;
+const BLOCK_BYTES: usize = 4096;
 
 /// The direction of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -92,9 +92,10 @@ impl Rings {
         spans: &[Span],
         failures: &mut [Option<i32>],
     ) {
+        assert_eq!(spans.len(), failures.len(), "each span has an outcome");
         // A lone request may as well wait in the call itself. Where the file cannot be read without waiting,
         // such as a file that a FUSE server exports, a ring would hand the request to a thread of the kernel.
-        let single = matches!(spans, [span] if span.length <= PIECE);
+        let single = matches!(spans, [span] if span.length <= PIECE_BYTES);
         let Some(mut ring) = (if single { None } else { self.take() }) else {
             for (span, failure) in spans.iter().zip(failures).filter(|(_, failure)| failure.is_none()) {
                 // SAFETY: the caller's promise.
@@ -107,7 +108,7 @@ impl Rings {
         let clean = unsafe { job.run(&mut ring, failures) };
         if clean {
             let mut idle = self.idle.lock();
-            if idle.len() < KEPT {
+            if idle.len() < KEPT_RINGS {
                 idle.push(ring);
             }
         }
@@ -120,7 +121,7 @@ impl Rings {
         if !self.in_use() {
             return None;
         }
-        match IoUring::new(DEPTH as u32) {
+        match IoUring::new(PIECES_IN_FLIGHT as u32) {
             Ok(ring) => Some(ring),
             Err(error) => {
                 // for want of memory or descriptors: by calls this time; refused: for good
@@ -152,7 +153,7 @@ impl Pieces {
         loop {
             let span = spans.get(self.span)?;
             if self.next < span.length && failures.get(self.span).is_some_and(Option::is_none) {
-                let length = PIECE.min(span.length - self.next);
+                let length = PIECE_BYTES.min(span.length - self.next);
                 let piece = Piece { span: self.span, start: self.next, length };
                 self.next += length;
                 return Some(piece);
@@ -168,12 +169,12 @@ impl Job<'_> {
     /// # Safety
     /// As [`Rings::transfer_all`].
     unsafe fn run(&self, ring: &mut IoUring, failures: &mut [Option<i32>]) -> bool {
-        let mut slots: [Option<Piece>; DEPTH] = [None; DEPTH];
+        let mut slots: [Option<Piece>; PIECES_IN_FLIGHT] = [None; PIECES_IN_FLIGHT];
         let mut again: Vec<Piece> = Vec::new();
         let mut pieces = Pieces { span: 0, next: 0 };
         let mut in_flight = 0;
         loop {
-            while in_flight < DEPTH {
+            while in_flight < PIECES_IN_FLIGHT {
                 let Some(piece) = again.pop().or_else(|| pieces.next(self.spans, failures)) else { break };
                 // SAFETY: the piece is inside the caller's buffer, which outlives this loop.
                 if !unsafe { self.push(ring, &mut slots, piece) } {
@@ -183,6 +184,7 @@ impl Job<'_> {
                 in_flight += 1;
             }
             if in_flight == 0 {
+                assert!(slots.iter().all(Option::is_none), "a ring goes back with a piece in flight");
                 return true;
             }
             if let Err(error) = ring.submit_and_wait(1) {
@@ -216,7 +218,12 @@ impl Job<'_> {
     ///
     /// # Safety
     /// The piece's memory stays valid until its completion was seen.
-    unsafe fn push(&self, ring: &mut IoUring, slots: &mut [Option<Piece>; DEPTH], piece: Piece) -> bool {
+    unsafe fn push(
+        &self,
+        ring: &mut IoUring,
+        slots: &mut [Option<Piece>; PIECES_IN_FLIGHT],
+        piece: Piece,
+    ) -> bool {
         let Some(slot) = slots.iter().position(Option::is_none) else {
             return false;
         };
@@ -259,7 +266,7 @@ fn advance(piece: Piece, result: i32) -> Result<Option<Piece>, i32> {
         return Err(-result);
     }
     // direct I/O continues at a block; less than one block is no progress
-    let done = (result as usize).min(piece.length) / BLOCK * BLOCK;
+    let done = (result as usize).min(piece.length) / BLOCK_BYTES * BLOCK_BYTES;
     if done == 0 {
         return Err(libc::EIO);
     }
@@ -280,7 +287,7 @@ unsafe fn transfer_by_calls(file: BorrowedFd<'_>, direction: Direction, span: Sp
         let moved = unsafe {
             let vector = libc::iovec {
                 iov_base: span.buffer.add(piece.start).cast(),
-                iov_len: piece.length.min(PIECE),
+                iov_len: piece.length.min(PIECE_BYTES),
             };
             match direction {
                 Direction::Read => libc::preadv(fd, &vector, 1, position),
@@ -317,15 +324,15 @@ mod tests {
     #[test]
     fn pieces_of_a_failed_span_are_left_out() {
         let span = |length| Span { buffer: std::ptr::null_mut(), length, offset: 0 };
-        let spans = [span(PIECE + 4096), span(0), span(2 * PIECE), span(8192)];
+        let spans = [span(PIECE_BYTES + 4096), span(0), span(2 * PIECE_BYTES), span(8192)];
         let mut failures = [None; 4];
         let mut pieces = Pieces { span: 0, next: 0 };
         let mut next = |failures: &[Option<i32>]| {
             pieces.next(&spans, failures).map(|piece| (piece.span, piece.start, piece.length))
         };
-        assert_eq!(next(&failures), Some((0, 0, PIECE)));
-        assert_eq!(next(&failures), Some((0, PIECE, 4096)));
-        assert_eq!(next(&failures), Some((2, 0, PIECE)));
+        assert_eq!(next(&failures), Some((0, 0, PIECE_BYTES)));
+        assert_eq!(next(&failures), Some((0, PIECE_BYTES, 4096)));
+        assert_eq!(next(&failures), Some((2, 0, PIECE_BYTES)));
         failures[2] = Some(libc::EIO);
         assert_eq!(next(&failures), Some((3, 0, 8192)));
         assert_eq!(next(&failures), None);

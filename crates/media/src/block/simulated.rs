@@ -1,13 +1,14 @@
 //! `simulated`: a block device in memory, for tests, that loses, tears and reorders unflushed writes at a
 //! crash, and fails, stalls, vanishes, lies about flushes and rots on demand (design 3; the model is in
-//! `device_image`, what can be demanded in `faults`).
+//! `device_image`, the faults are in `faults`, and `inject` has the calls of tests).
 //!
-//! Invariants: reads see every completed write. A flush that succeeds (and does not lie) makes durable
+//! Invariants: an operation that fails because the device is stalled or gone is no event of the clock and leaves the
+//! content unchanged. Reads see every completed write. A flush that succeeds (and does not lie) makes durable
 //! every write that completed before it, except those that an earlier failed flush abandoned. Lock order:
 //! the clock's gate, then the state; a stalled operation waits before the gate.
 
 use super::device_image::{DeviceImage, DeviceSnapshot, Unflushed};
-use super::faults::{Faults, Operation};
+use super::faults::{Faults, Operation, Stall};
 use super::{AlignedBlock, BlockMedium};
 use crate::crash::{CrashClock, CrashMember, EventKind};
 use crate::{DeviceError, MediaError};
@@ -127,7 +128,7 @@ impl Shared {
         }
     }
 
-    pub(super) fn error(
+    fn error(
         &self,
         state: &mut State,
         operation: &'static str,
@@ -157,6 +158,34 @@ impl Shared {
             return Err(self.error(&mut self.state.lock(), operation, &range, libc::EINVAL));
         }
         Ok(range)
+    }
+}
+
+impl Shared {
+    /// Waits out a stall; an error when that takes too long, or when the device is gone.
+    fn pass(&self, kind: Operation, operation: &'static str, blocks: &Range<u64>) -> Result<(), MediaError> {
+        let mut state = self.state.lock();
+        state.faults.begin(kind);
+        match state.faults.stall {
+            None => {}
+            Some(Stall::NoWait) => {
+                drop(state);
+                interleave::point("device:stalled");
+                state = self.state.lock();
+            }
+            Some(Stall::AtMost(limit)) => {
+                state.faults.waiting += 1;
+                self.changed.wait_while_for(&mut state, |state| state.faults.stall.is_some(), limit);
+                state.faults.waiting -= 1;
+            }
+        }
+        if let Some(errno) = state.faults.gone {
+            return Err(self.error(&mut state, operation, blocks, errno));
+        }
+        if state.faults.stall.is_some() {
+            return Err(self.error(&mut state, operation, blocks, libc::ETIMEDOUT));
+        }
+        Ok(())
     }
 }
 

@@ -9,7 +9,7 @@
 use std::arch::x86_64::*;
 
 /// Bytes of one step: lengths that the kernel takes are multiples of it.
-pub(crate) const STEP: usize = 256;
+pub(crate) const STEP_BYTES: usize = 256;
 
 /// Streams `length` bytes and gives their CRC32C.
 pub(crate) type StreamChecked = unsafe fn(from: *const u8, to: *mut u8, length: usize) -> u32;
@@ -49,7 +49,7 @@ const fn fold_by(bits: u32) -> (i64, i64) {
     (multiplier(bits + 32), multiplier(bits - 32))
 }
 
-const FAR: (i64, i64) = fold_by(8 * STEP as u32);
+const FAR: (i64, i64) = fold_by(8 * STEP_BYTES as u32);
 const NEAR: (i64, i64) = fold_by(512);
 
 #[cfg(target_arch = "x86_64")]
@@ -75,7 +75,7 @@ fn immediate<const VALUE: i64>() -> i64 {
 
 /// # Safety
 /// `from` is readable and not shared, `to` writable and aligned to lines, both for `length` bytes, a positive
-/// multiple of [`STEP`].
+/// multiple of [`STEP_BYTES`].
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,vpclmulqdq,sse4.2")]
 unsafe fn stream_checked(from: *const u8, to: *mut u8, length: usize) -> u32 {
@@ -88,12 +88,12 @@ unsafe fn stream_checked(from: *const u8, to: *mut u8, length: usize) -> u32 {
     let first = _mm512_zextsi128_si512(_mm_cvtsi64_si128(immediate::<0xffff_ffff>()));
     let mut sums = [_mm512_xor_si512(line(0), first), line(64), line(128), line(192)];
     let far = _mm512_broadcast_i32x4(_mm_set_epi64x(immediate::<{ FAR.1 }>(), immediate::<{ FAR.0 }>()));
-    let mut at = STEP;
+    let mut at = STEP_BYTES;
     while at < length {
         for (index, sum) in sums.iter_mut().enumerate() {
             *sum = fold(*sum, far, line(at + 64 * index));
         }
-        at += STEP;
+        at += STEP_BYTES;
     }
     let near = _mm512_broadcast_i32x4(_mm_set_epi64x(immediate::<{ NEAR.1 }>(), immediate::<{ NEAR.0 }>()));
     let [a, b, c, d] = sums;
@@ -118,7 +118,7 @@ mod tests {
         let Some(stream) = detect() else { return };
         let source: Vec<u8> = (0..9000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
         for skew in [0, 1, 8, 63] {
-            for length in (STEP..=8192).step_by(STEP) {
+            for length in (STEP_BYTES..=8192).step_by(STEP_BYTES) {
                 let mut arena = Arena([0; 8192]);
                 let from = &source[skew..skew + length];
                 // SAFETY: the arena is aligned and holds 8192 bytes.

@@ -37,6 +37,7 @@ impl LineStore {
 
     /// Puts its words into `line`, restricted to state `state` (1 ..= `states()`).
     fn apply(&self, line: &mut [u8], state: usize) {
+        assert!(state <= self.states(), "state {state} of a store of {} words", self.mask.count_ones());
         let mut rank = 0;
         for (word, value) in self.words.iter().enumerate() {
             if self.mask & (1 << word) == 0 {
@@ -113,6 +114,7 @@ impl CrashSnapshot {
 
     /// Epochs a crash can fall into: 1 unless the medium is in the mode where `order` only orders.
     pub fn epoch_count(&self) -> u64 {
+        assert!(self.epochs.start() <= self.epochs.end(), "a crash falls into an epoch");
         self.epochs.end() - self.epochs.start() + 1
     }
 

@@ -21,20 +21,20 @@ use terrace_format::PmOffset;
 use terrace_runtime::Clock;
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 
-const LINE: u64 = 64;
-const SHARDS: usize = 64;
+const LINE_BYTES: u64 = 64;
+const COUNTER_SHARDS: usize = 64;
 /// Samples of the calibration, and writes of each.
-const SAMPLES: usize = 101;
-const BATCH: u64 = 16;
+const CALIBRATION_SAMPLES: usize = 101;
+const SAMPLE_WRITES: u64 = 16;
 /// The speed that the calibration emulates.
 const CALIBRATION: PmSpeed =
     PmSpeed { model: PmModel::Line, write_ns: 500, bytes_per_s: 1 << 40, read_ns: 0 };
 /// Most that is taken off: more is a machine that was disturbed.
-const MOST_OFF_NS: u64 = 200;
+const MAX_TAKEN_OFF_NS: u64 = 200;
 
 /// Reads by which the floor is measured, and the bytes of each.
-const READS: u64 = 512;
-const READ: u64 = 4096;
+const FLOOR_READS: u64 = 512;
+const FLOOR_READ_BYTES: u64 = 4096;
 /// By how much a time may be off, in percent.
 const ACCURACY_PERCENT: u64 = 10;
 
@@ -115,7 +115,7 @@ impl PmSpeed {
     /// The requested times that a machine with this floor misses by more than 10 %: a sentence for the user
     /// on each.
     fn shortfalls(&self, floor: &PmFloor) -> Vec<String> {
-        let transfer = transfer_ns(LINE, self.bytes_per_s);
+        let transfer = transfer_ns(LINE_BYTES, self.bytes_per_s);
         let write_ns = match self.model {
             PmModel::Line => transfer.max(self.write_ns),
             PmModel::Run => transfer.saturating_add(self.write_ns),
@@ -153,7 +153,7 @@ pub struct EmulatedPm {
     /// Taken off each delay.
     off_ns: u64,
     floor: PmFloor,
-    shards: Box<[Shard; SHARDS]>,
+    shards: Box<[Shard; COUNTER_SHARDS]>,
 }
 
 impl EmulatedPm {
@@ -166,7 +166,7 @@ impl EmulatedPm {
         let mut pm = EmulatedPm { below, speed: CALIBRATION, clock, bus, off_ns: 0, floor, shards };
         // The overhead of spin loop, clock and fence.
         let over = median_write_ns(&pm).map_or(0, |ns| ns.saturating_sub(CALIBRATION.write_ns));
-        pm.off_ns = over.min(MOST_OFF_NS);
+        pm.off_ns = over.min(MAX_TAKEN_OFF_NS);
         pm.speed = PmSpeed { write_ns: 0, read_ns: 1, ..CALIBRATION };
         pm.floor = PmFloor {
             write_ns: median_write_ns(&pm).unwrap_or(0),
@@ -188,7 +188,7 @@ impl EmulatedPm {
 
     #[inline]
     fn shard(&self) -> &Shard {
-        &self.shards[terrace_runtime::thread::index() % SHARDS]
+        &self.shards[terrace_runtime::thread::index() % COUNTER_SHARDS]
     }
 
     #[inline]
@@ -201,12 +201,12 @@ impl EmulatedPm {
         if length == 0 {
             return;
         }
-        let lines = (offset % LINE + length).div_ceil(LINE);
+        let lines = (offset % LINE_BYTES + length).div_ceil(LINE_BYTES);
         let transfer = |bytes| self.bus.reserve(begin_ns, transfer_ns(bytes, self.speed.bytes_per_s));
         let end_ns = match self.speed.model {
             PmModel::Line => {
                 let latency_ns = lines.saturating_mul(self.speed.write_ns);
-                transfer(lines * LINE).max(begin_ns.saturating_add(latency_ns))
+                transfer(lines * LINE_BYTES).max(begin_ns.saturating_add(latency_ns))
             }
             PmModel::Run => {
                 let end = offset.saturating_add(length);
@@ -240,16 +240,16 @@ fn median(mut samples: Vec<u64>) -> Option<u64> {
 /// Nanoseconds that a write of a line with its fence takes; `None` if the memory cannot be used.
 /// Writes the bytes just read, so an interruption at any moment leaves PM unchanged.
 fn median_write_ns(pm: &EmulatedPm) -> Option<u64> {
-    let mut line = [0; LINE as usize];
+    let mut line = [0; LINE_BYTES as usize];
     pm.below.read(PmOffset(0), &mut line).ok()?;
-    let mut samples = Vec::with_capacity(SAMPLES);
-    for _ in 0..SAMPLES {
+    let mut samples = Vec::with_capacity(CALIBRATION_SAMPLES);
+    for _ in 0..CALIBRATION_SAMPLES {
         let begin = pm.clock.monotonic_ns();
-        for _ in 0..BATCH {
+        for _ in 0..SAMPLE_WRITES {
             pm.write_streaming(PmOffset(0), &line).ok()?;
             pm.fence(Fence::Order, Location::caller());
         }
-        samples.push((pm.clock.monotonic_ns() - begin) / BATCH);
+        samples.push((pm.clock.monotonic_ns() - begin) / SAMPLE_WRITES);
     }
     median(samples)
 }
@@ -257,12 +257,12 @@ fn median_write_ns(pm: &EmulatedPm) -> Option<u64> {
 /// Nanoseconds that a read of 4 KiB takes. The reads are scattered over the memory, each place once, so that
 /// the processor's caches hardly help.
 fn median_read_ns(pm: &EmulatedPm) -> Option<u64> {
-    let pages = pm.size() / READ;
-    let reads = READS.min(pages);
+    let pages = pm.size() / FLOOR_READ_BYTES;
+    let reads = FLOOR_READS.min(pages);
     let mut samples = Vec::with_capacity(reads as usize);
-    let mut into = [0; READ as usize];
+    let mut into = [0; FLOOR_READ_BYTES as usize];
     for index in 0..reads {
-        let place = PmOffset(index * (pages / reads) * READ);
+        let place = PmOffset(index * (pages / reads) * FLOOR_READ_BYTES);
         // A page fault is not what is measured.
         let there = pm.below.load_u64(place).is_ok();
         let begin = pm.clock.monotonic_ns();
@@ -300,7 +300,7 @@ impl PmMedium for EmulatedPm {
 
     #[inline]
     fn read(&self, offset: PmOffset, into: &mut [u8]) -> Result<(), MediaError> {
-        if self.speed.read_ns == 0 || (into.len() as u64) < LINE {
+        if self.speed.read_ns == 0 || (into.len() as u64) < LINE_BYTES {
             return self.below.read(offset, into);
         }
         let begin_ns = self.clock.monotonic_ns();

@@ -19,30 +19,30 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use terrace_runtime::sync::Mutex;
 
-const PAGE: usize = 4096;
-const HUGE_PAGE: usize = 2 << 20;
-const SLOTS: usize = 256;
+const PAGE_BYTES: usize = 4096;
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+const MAPPING_SLOTS: usize = 256;
 /// Poisoned ranges remembered per mapping.
-const RANGES: usize = 256;
+const MAPPING_RANGES: usize = 256;
 
 /// A registered mapping. `base` 0 means free.
 struct Slot {
     base: AtomicUsize,
     length: AtomicUsize,
-    /// Entries handed out; above [`RANGES`] the whole mapping is poisoned.
+    /// Entries handed out; above [`MAPPING_RANGES`] the whole mapping is poisoned.
     count: AtomicU32,
     /// Offset from `base`, with the order of 4 KiB pages in the low bits; all ones while unset.
-    ranges: [AtomicU64; RANGES],
+    ranges: [AtomicU64; MAPPING_RANGES],
 }
 
-static TABLE: [Slot; SLOTS] = [const {
+static TABLE: [Slot; MAPPING_SLOTS] = [const {
     Slot {
         base: AtomicUsize::new(0),
         length: AtomicUsize::new(0),
         count: AtomicU32::new(0),
-        ranges: [const { AtomicU64::new(u64::MAX) }; RANGES],
+        ranges: [const { AtomicU64::new(u64::MAX) }; MAPPING_RANGES],
     }
-}; SLOTS];
+}; MAPPING_SLOTS];
 static REGISTER: Mutex<()> = Mutex::new(());
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
@@ -59,7 +59,7 @@ impl FaultGuard {
         let free = TABLE.iter().find(|s| s.base.load(Ordering::Acquire) == 0);
         let slot = free.ok_or_else(|| OpenError::Unsupported {
             path: path.to_path_buf(),
-            reason: format!("more than {SLOTS} persistent-memory mappings in one process"),
+            reason: format!("more than {MAPPING_SLOTS} persistent-memory mappings in one process"),
         })?;
         slot.count.store(0, Ordering::Relaxed);
         for range in &slot.ranges {
@@ -84,10 +84,10 @@ impl FaultGuard {
 
     /// Counts the pages of a range as poisoned.
     pub(crate) fn condemn(&self, offset: u64, length: u64) {
-        let first = offset & !(PAGE as u64 - 1);
-        for page in (first..offset + length).step_by(PAGE) {
-            if self.intact(page, PAGE as u64) {
-                record(self.slot, page as usize, PAGE);
+        let first = offset & !(PAGE_BYTES as u64 - 1);
+        for page in (first..offset + length).step_by(PAGE_BYTES) {
+            if self.intact(page, PAGE_BYTES as u64) {
+                record(self.slot, page as usize, PAGE_BYTES);
             }
         }
     }
@@ -96,15 +96,15 @@ impl FaultGuard {
     pub(crate) fn ranges(&self) -> Vec<Range<u64>> {
         let count = self.slot.count.load(Ordering::Acquire) as usize;
         let whole = 0..self.slot.length.load(Ordering::Relaxed) as u64;
-        if count > RANGES {
+        if count > MAPPING_RANGES {
             return vec![whole];
         }
         let decode = |entry: &AtomicU64| match entry.load(Ordering::Acquire) {
             // counted but not stored yet by a handler in another thread: assume the worst
             u64::MAX => whole.clone(),
             coded => {
-                let start = coded & !(PAGE as u64 - 1);
-                start..start + ((PAGE as u64) << (coded & 0xff))
+                let start = coded & !(PAGE_BYTES as u64 - 1);
+                start..start + ((PAGE_BYTES as u64) << (coded & 0xff))
             }
         };
         self.slot.ranges[..count].iter().map(decode).collect()
@@ -164,8 +164,8 @@ fn replace(address: usize) -> bool {
             continue;
         }
         // hugetlbfs mappings can be replaced only by whole huge pages
-        return replace_page(slot, base, length, address, PAGE)
-            || replace_page(slot, base, length, address, HUGE_PAGE);
+        return replace_page(slot, base, length, address, PAGE_BYTES)
+            || replace_page(slot, base, length, address, HUGE_PAGE_BYTES);
     }
     false
 }
@@ -195,11 +195,11 @@ fn replace_page(slot: &Slot, base: usize, length: usize, address: usize, size: u
 fn record(slot: &Slot, offset: usize, size: usize) {
     let index = slot.count.fetch_add(1, Ordering::AcqRel) as usize;
     if let Some(entry) = slot.ranges.get(index) {
-        let order = (size / PAGE).trailing_zeros() as u64;
+        let order = (size / PAGE_BYTES).trailing_zeros() as u64;
         entry.store(offset as u64 | order, Ordering::Release);
     } else {
         // keep the counter from wrapping; the mapping stays poisoned as a whole
-        slot.count.store(RANGES as u32 + 1, Ordering::Release);
+        slot.count.store(MAPPING_RANGES as u32 + 1, Ordering::Release);
     }
 }
 

@@ -8,10 +8,10 @@
 use std::sync::Arc;
 use terrace_format::address::LINE_SIZE;
 
-const PAGE: usize = 4096;
-const LINE: usize = LINE_SIZE as usize;
+const PAGE_BYTES: usize = 4096;
+const LINE_BYTES: usize = LINE_SIZE as usize;
 
-type Page = [u8; PAGE];
+type Page = [u8; PAGE_BYTES];
 
 /// Bytes of a simulated PM. Cheap to clone.
 #[derive(Clone)]
@@ -53,9 +53,10 @@ impl PmImage {
         let mut at = offset as usize;
         let mut rest = into;
         while !rest.is_empty() {
-            let within = at % PAGE;
-            let (piece, tail) = rest.split_at_mut((PAGE - within).min(rest.len()));
-            let from = self.pages.get(at / PAGE).and_then(|page| page.get(within..within + piece.len()));
+            let within = at % PAGE_BYTES;
+            let (piece, tail) = rest.split_at_mut((PAGE_BYTES - within).min(rest.len()));
+            let from =
+                self.pages.get(at / PAGE_BYTES).and_then(|page| page.get(within..within + piece.len()));
             if let Some(from) = from {
                 piece.copy_from_slice(from);
             }
@@ -74,9 +75,9 @@ impl PmImage {
         let mut at = offset as usize;
         let mut rest = bytes;
         while !rest.is_empty() {
-            let within = at % LINE;
-            let (piece, tail) = rest.split_at((LINE - within).min(rest.len()));
-            self.edit_line((at / LINE) as u64, |line| {
+            let within = at % LINE_BYTES;
+            let (piece, tail) = rest.split_at((LINE_BYTES - within).min(rest.len()));
+            self.edit_line((at / LINE_BYTES) as u64, |line| {
                 if let Some(place) = line.get_mut(within..within + piece.len()) {
                     place.copy_from_slice(piece);
                 }
@@ -88,17 +89,19 @@ impl PmImage {
     }
 
     /// The content of a line; zeros out of bounds.
-    pub(crate) fn line(&self, line: u64) -> [u8; LINE] {
-        let mut bytes = [0; LINE];
+    pub(crate) fn line(&self, line: u64) -> [u8; LINE_BYTES] {
+        let mut bytes = [0; LINE_BYTES];
         let _ = self.read(line * LINE_SIZE, &mut bytes);
         bytes
     }
 
     /// Changes a line.
-    pub(crate) fn edit_line(&mut self, line: u64, edit: impl FnOnce(&mut [u8; LINE])) {
-        let at = line as usize * LINE;
-        let page = self.pages.get_mut(at / PAGE).map(Arc::make_mut);
-        let Some(bytes) = page.and_then(|page| page.get_mut(at % PAGE..)?.first_chunk_mut::<LINE>()) else {
+    pub(crate) fn edit_line(&mut self, line: u64, edit: impl FnOnce(&mut [u8; LINE_BYTES])) {
+        let at = line as usize * LINE_BYTES;
+        let page = self.pages.get_mut(at / PAGE_BYTES).map(Arc::make_mut);
+        let Some(bytes) =
+            page.and_then(|page| page.get_mut(at % PAGE_BYTES..)?.first_chunk_mut::<LINE_BYTES>())
+        else {
             return;
         };
         self.hash ^= line_hash(line, bytes);
@@ -114,23 +117,23 @@ impl PmImage {
 impl From<Vec<u8>> for PmImage {
     /// Rounded up to a line.
     fn from(bytes: Vec<u8>) -> PmImage {
-        let zeros = Arc::new([0; PAGE]);
+        let zeros = Arc::new([0; PAGE_BYTES]);
         let (mut pages, mut hash) = (Vec::new(), 0);
-        for (number, chunk) in bytes.chunks(PAGE).enumerate() {
+        for (number, chunk) in bytes.chunks(PAGE_BYTES).enumerate() {
             if chunk.iter().all(|byte| *byte == 0) {
                 pages.push(Arc::clone(&zeros));
                 continue;
             }
-            let mut page = [0; PAGE];
+            let mut page = [0; PAGE_BYTES];
             for (to, from) in page.iter_mut().zip(chunk) {
                 *to = *from;
             }
-            for (index, line) in page.as_chunks::<LINE>().0.iter().enumerate() {
-                hash ^= line_hash((number * PAGE / LINE + index) as u64, line);
+            for (index, line) in page.as_chunks::<LINE_BYTES>().0.iter().enumerate() {
+                hash ^= line_hash((number * PAGE_BYTES / LINE_BYTES + index) as u64, line);
             }
             pages.push(Arc::new(page));
         }
-        PmImage { pages, length: bytes.len().next_multiple_of(LINE), hash }
+        PmImage { pages, length: bytes.len().next_multiple_of(LINE_BYTES), hash }
     }
 }
 
@@ -150,8 +153,8 @@ impl std::fmt::Debug for PmImage {
 }
 
 /// The part of an image's hash that one line adds.
-pub(crate) fn line_hash(line: u64, bytes: &[u8; LINE]) -> u64 {
-    if *bytes == [0; LINE] {
+pub(crate) fn line_hash(line: u64, bytes: &[u8; LINE_BYTES]) -> u64 {
+    if *bytes == [0; LINE_BYTES] {
         return 0;
     }
     let mut hash = line.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -12,12 +12,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// The size of a huge page.
-pub(crate) const HUGE_PAGE: usize = 2 << 20;
+pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 /// Memory that a new PM file on tmpfs must leave to everybody else.
-const MEMORY_RESERVE: u64 = 256 << 20;
+const MEMORY_RESERVE_BYTES: u64 = 256 << 20;
 
 /// File systems that matter for status and for space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +57,7 @@ pub(crate) fn allocate(file: &File, path: &Path, size: u64) -> Result<(), OpenEr
     let no_space = |reason: String| OpenError::NoSpace { path: path.to_path_buf(), size_bytes: size, reason };
     if Backing::of(file) == Backing::Tmpfs
         && let Some(available) = memory_available()
-        && size.saturating_add(MEMORY_RESERVE) > available
+        && size.saturating_add(MEMORY_RESERVE_BYTES) > available
     {
         // fallocate on tmpfs would succeed and the kernel would kill somebody for it later
         return Err(no_space(format!("{available} bytes of memory are available")));
@@ -86,7 +86,7 @@ pub(crate) fn refuse_hollow(file: &File, path: &Path, size: u64, writable: bool)
     let in_memory = writable && Backing::of(file) == Backing::Tmpfs;
     let needed = if in_memory { missing } else { size / KEPT_OF_EACH };
     match memory_available() {
-        Some(available) if missing > 0 && needed.saturating_add(MEMORY_RESERVE) > available => {
+        Some(available) if missing > 0 && needed.saturating_add(MEMORY_RESERVE_BYTES) > available => {
             let reason = format!(
                 "the file is sparse, {allocated} bytes of it are there; it needs {needed} bytes of memory, \
                  {available} are available"
@@ -124,19 +124,20 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps `size` bytes of a file. Touches no page.
     pub(crate) fn new(file: &File, path: &Path, size: usize, writable: bool) -> Result<Mapping, OpenError> {
+        assert!(size > 0, "a mapping of no byte");
         let failed = || OpenError::io(path, "map", std::io::Error::last_os_error());
         let protection = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
         // SAFETY: a fresh reservation chosen by the kernel; the file is mapped inside it, at an
         // aligned address, and what is left of the reservation on both sides is returned.
         unsafe {
-            let reserved = size + HUGE_PAGE;
+            let reserved = size + HUGE_PAGE_BYTES;
             let none = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
             let room = libc::mmap(std::ptr::null_mut(), reserved, libc::PROT_NONE, none, -1, 0);
             if room == libc::MAP_FAILED {
                 return Err(failed());
             }
             let room = room.cast::<u8>();
-            let skip = room.align_offset(HUGE_PAGE);
+            let skip = room.align_offset(HUGE_PAGE_BYTES);
             let map = |flags| {
                 let at = room.add(skip).cast();
                 let fd = file.as_raw_fd();
@@ -151,6 +152,7 @@ impl Mapping {
                 return Err(error);
             }
             let base = base.cast::<u8>();
+            assert!((base as usize).is_multiple_of(HUGE_PAGE_BYTES), "the base of a mapping is not aligned");
             if skip != 0 {
                 libc::munmap(room.cast(), skip);
             }
@@ -180,8 +182,8 @@ impl Mapping {
     /// Collapses the range (rounded outwards) to huge pages where the kernel can, and fills the page
     /// tables. Best effort: a missing page shows at its access.
     pub(crate) fn prepare(&self, offset: usize, length: usize, writable: bool) {
-        let start = (offset.min(self.size)) & !(HUGE_PAGE - 1);
-        let end = (offset.saturating_add(length)).next_multiple_of(HUGE_PAGE).min(self.size);
+        let start = (offset.min(self.size)) & !(HUGE_PAGE_BYTES - 1);
+        let end = (offset.saturating_add(length)).next_multiple_of(HUGE_PAGE_BYTES).min(self.size);
         if start >= end {
             return;
         }
@@ -214,7 +216,7 @@ impl Mapping {
             let bytes = kib(value).unwrap_or(0) * 1024;
             match name {
                 "Rss" => found.mapped += bytes,
-                "KernelPageSize" => huge_kernel_pages = bytes >= HUGE_PAGE as u64,
+                "KernelPageSize" => huge_kernel_pages = bytes >= HUGE_PAGE_BYTES as u64,
                 "ShmemPmdMapped" | "FilePmdMapped" => found.huge += bytes,
                 "Shared_Hugetlb" | "Private_Hugetlb" if huge_kernel_pages => {
                     found.huge += bytes;

@@ -2,7 +2,7 @@
 
 use super::old_content;
 use std::sync::Arc;
-use terrace_check::{Devices, Options, check};
+use terrace_check::{Options, PoolView, check};
 use terrace_engine::{
     Atime, DeviceClass, Engine, FormatOptions, FsResult, InPlace, MountOptions, NewDevice, PolicyKind,
     PoolMedia, format, read_superblock,
@@ -91,7 +91,7 @@ impl World {
         let device: Arc<dyn BlockMedium> = self.device.clone();
         let options = Options { read_cold: true, ..Default::default() };
         let block = if self.shape.tier { vec![Some(device)] } else { Vec::new() };
-        let report = check(&Devices { pm, block }, &options);
+        let report = check(&PoolView::new(pm, block), &options);
         if report.is_clean() {
             return Vec::new();
         }

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_format::{BLOCK_SIZE, PmOffset};
 
-const SHARDS: usize = 64;
+const COUNTER_SHARDS: usize = 64;
 
 /// Counts of one thread, on cache lines of its own.
 #[derive(Default)]
@@ -52,7 +52,7 @@ pub struct RamPm {
     writable: bool,
     battery_backed: bool,
     backing: Backing,
-    shards: Box<[Shard; SHARDS]>,
+    shards: Box<[Shard; COUNTER_SHARDS]>,
     path: PathBuf,
     access: Access,
     file: File,
@@ -163,7 +163,7 @@ impl RamPm {
 
     #[inline]
     fn shard(&self) -> &Shard {
-        &self.shards[terrace_runtime::thread::index() % SHARDS]
+        &self.shards[terrace_runtime::thread::index() % COUNTER_SHARDS]
     }
 
     #[inline]
@@ -312,7 +312,7 @@ impl PmMedium for RamPm {
     #[inline]
     fn write_streaming_checked(&self, offset: PmOffset, bytes: &[u8]) -> Result<u32, MediaError> {
         let (at, length) = (offset.0, bytes.len() as u64);
-        let fits = length > 0 && bytes.len().is_multiple_of(checked::STEP) && at.is_multiple_of(64);
+        let fits = length > 0 && bytes.len().is_multiple_of(checked::STEP_BYTES) && at.is_multiple_of(64);
         let Some(stream_checked) = self.stream_checked.filter(|_| fits) else {
             self.write_streaming(offset, bytes)?;
             return Ok(terrace_format::checksum::crc32c(bytes));

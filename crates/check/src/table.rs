@@ -2,54 +2,26 @@
 
 use crate::checker::Checker;
 use crate::code::Code;
-use crate::file_map::Shadows;
-use std::fmt::Display;
 use terrace_format::checksum::crc32c;
 use terrace_format::table::{DataChecksum, Entry, MASK_FULL, Owner, PageKind, TABLE_ENTRY_SIZE};
 use terrace_format::{BLOCK_SIZE, LineMask, PmBlock};
 
-/// Table entries read at once.
-pub(crate) const REGION: u64 = 8192;
+/// Table entries that are read at once.
+const REGION_ENTRIES: u64 = 8192;
+
+/// Reads of the whole table.
+pub(crate) fn regions(blocks: u64) -> u64 {
+    blocks.div_ceil(REGION_ENTRIES)
+}
 
 impl Checker<'_> {
-    /// True for a block that may be handed out.
-    pub fn in_pool(&self, block: u64) -> bool {
-        block >= self.geometry.first_pool_block().0 && block < self.geometry.block_count()
-    }
-
-    /// Notes that `site` reaches `block` as `owner`. True when it is in range and reached for the first
-    /// time, so that the caller may descend: every block is descended into at most once.
-    pub(crate) fn claim(&mut self, block: u64, owner: Owner, site: &dyn Display) -> bool {
-        if !self.in_pool(block) {
-            self.report(Code::BlockRange, || format!("{site}: block {block:#x}"));
-            return false;
-        }
-        if !self.reached.insert(block) {
-            self.report(Code::BlockTwice, || format!("block {block}: again from {site}"));
-            return false;
-        }
-        let mut words = [0; 16];
-        if !self.read(self.geometry.table_entry(PmBlock(block)), &mut words) {
-            return true;
-        }
-        match Entry::decode(Entry::words(&words)).map(|entry| entry.owner) {
-            None => {} // reported by the scan of the table
-            Some(found) if found == owner => {}
-            Some(found) => {
-                self.report(Code::BlockOwner, || {
-                    format!("block {block}: reached from {site}, the table says {found:?}")
-                });
-            }
-        }
-        true
-    }
-
     /// Last phase: every entry decodes, and every owned block was reached.
     pub(crate) fn block_table(&mut self) {
         let (first, count) = (self.geometry.first_pool_block().0, self.geometry.block_count());
         let mut start = 0;
         while start < count {
-            let end = (start + REGION).min(count);
+            let end = (start + REGION_ENTRIES).min(count);
+            assert!(start < end, "the scan of the table stands still");
             let mut bytes = vec![0; ((end - start) * TABLE_ENTRY_SIZE) as usize];
             if self.read(self.geometry.table_entry(PmBlock(start)), &mut bytes) {
                 for (block, entry) in (start..end).zip(bytes.as_chunks::<16>().0) {
@@ -128,23 +100,6 @@ impl Checker<'_> {
         } else {
             self.report(Code::ShadowAlone, || format!("block {block}, {owner:?}: {mask:#x}"));
         }
-    }
-
-    /// The whole shadows of a written extent. Partial shadows need their cold copies, and are noted.
-    pub(crate) fn whole_shadows(&mut self, shadows: &Shadows) -> u128 {
-        let mut whole = shadows.any;
-        if !self.superblock.has_partial_shadows() {
-            return whole;
-        }
-        for (bit, place) in &shadows.places {
-            let mut words = [0; 16];
-            let is_read = self.read(self.geometry.table_entry(PmBlock(*place)), &mut words);
-            if is_read && Entry::may_be_partial(Entry::words(&words)) {
-                self.over_cold.insert(*place);
-                whole &= !(1u128 << *bit);
-            }
-        }
-        whole
     }
 }
 

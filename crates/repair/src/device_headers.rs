@@ -6,11 +6,15 @@
 //! where the user gave the device's path; and, in both cases, a block on the device matches the catalog's
 //! checksum of it, or is a metadata page that the pool names.
 
-use super::work::{Actions, Fresh, Stuck, Work};
+use crate::find::{cells, inode_pages};
+use crate::media::Media;
+use crate::state::Round;
+use crate::state::actions::{Actions, Stuck};
+use crate::state::fresh::Fresh;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use terrace_check::report::Findings;
-use terrace_check::{Devices, log};
+use terrace_check::{PoolView, log};
 use terrace_format::DeviceBlock;
 use terrace_format::checksum::crc32c;
 use terrace_format::device::{DEVICE_MAGIC, DeviceHeader};
@@ -25,9 +29,9 @@ pub(crate) type Before = (usize, [AlignedBlock; 1]);
 
 /// Flushes all devices, also for a repair that was killed. If a flush fails, the old damaged block 0 is
 /// written back: the new header may be lost, and the next repair must see the damage.
-pub(crate) fn flush(devices: &Devices, mended: &[Before]) -> Result<(), MediaError> {
+pub(crate) fn flush(media: &Media, mended: &[Before]) -> Result<(), MediaError> {
     let mut result = Ok(());
-    for (index, medium) in devices.block.iter().enumerate() {
+    for (index, medium) in media.block.iter().enumerate() {
         let Some(Err(error)) = medium.as_ref().map(|medium| medium.flush()) else { continue };
         for (_, before) in mended.iter().filter(|(mended, _)| *mended == index) {
             let _ = medium.as_ref().map(|medium| medium.write(DeviceBlock(0), before));
@@ -40,15 +44,16 @@ pub(crate) fn flush(devices: &Devices, mended: &[Before]) -> Result<(), MediaErr
 /// Rewrites headers that are damaged; [`flush`] makes it durable. Adds their old blocks to `mended`. Gives
 /// the devices for the rest of the repair, without devices of another pool and devices without any proof.
 pub(crate) fn mend(
-    devices: &Devices,
+    media: &Media,
     (superblock, given): (&Superblock, &[usize]),
     actions: &mut Actions,
     mended: &mut Vec<Before>,
-) -> Result<Devices, Stuck> {
-    let mut proven = Devices { pm: Arc::clone(&devices.pm), block: devices.block.clone() };
+) -> Result<Media, Stuck> {
+    let view = media.view();
+    let mut proven = Media { pm: Arc::clone(&media.pm), block: media.block.clone() };
     let mut proof = None;
     for (index, row) in superblock.device_rows().iter().enumerate() {
-        let Some(medium) = devices.block.get(index).and_then(Option::as_ref) else {
+        let Some(medium) = media.block.get(index).and_then(Option::as_ref) else {
             continue;
         };
         let mut header = DeviceHeader::new_zeroed();
@@ -67,8 +72,8 @@ pub(crate) fn mend(
         if is_sound(found, &wanted, row.tier) {
             continue;
         }
-        let proof = proof.get_or_insert_with(|| Proof::new(devices, superblock));
-        let (stands, content) = (stands_there(found, &header), proof.of(devices, index));
+        let proof = proof.get_or_insert_with(|| Proof::new(&view, superblock));
+        let (stands, content) = (stands_there(found, &header), proof.of(&view, index));
         let (was_given, foreign) = (given.contains(&index), is_another(found, &header));
         let may = content == Content::Fits && (stands || was_given && !foreign)
             || content == Content::Nothing && was_given && !foreign;
@@ -95,8 +100,8 @@ pub(crate) fn mend(
 }
 
 /// The highest epoch of a mount that wrote to one of the pool's devices; 0 for none.
-pub(crate) fn highest_epoch(devices: &Devices, superblock: &Superblock) -> u64 {
-    let rows = superblock.device_rows().iter().zip(&devices.block);
+pub(crate) fn highest_epoch(view: &PoolView, superblock: &Superblock) -> u64 {
+    let rows = superblock.device_rows().iter().zip(&view.block);
     let epochs = rows.filter_map(|(row, medium)| {
         let mut block = [AlignedBlock::zeroed()];
         medium.as_ref()?.read(DeviceBlock(0), &mut block).ok()?;
@@ -126,8 +131,8 @@ fn is_another(found: &[u8], wanted: &DeviceHeader) -> bool {
 /// most one other word is damaged. UUIDs alone are no proof: a PM image may name any 32 bytes of a foreign
 /// device as its UUIDs.
 pub(crate) fn stands_there(found: &[u8], wanted: &DeviceHeader) -> bool {
-    const WORD: usize = 8;
-    const LAST: usize = 56;
+    const WORD_BYTES: usize = 8;
+    const LAST_WORD_AT: usize = 56;
     let expected = wanted.as_bytes();
     let uuids = 16..48;
     if [wanted.pool_uuid, wanted.device_uuid].contains(&[0; 16])
@@ -136,13 +141,13 @@ pub(crate) fn stands_there(found: &[u8], wanted: &DeviceHeader) -> bool {
         return false;
     }
     // Epoch and checksum are not known: if all other words are right, these two may be damaged.
-    if found.get(..LAST) == expected.get(..LAST) || DeviceHeader::decode(found).is_ok() {
+    if found.get(..LAST_WORD_AT) == expected.get(..LAST_WORD_AT) || DeviceHeader::decode(found).is_ok() {
         return true;
     }
-    [0, WORD, LAST - WORD].into_iter().any(|at| {
-        let mut restored: Vec<u8> = found.iter().take(LAST + WORD).copied().collect();
-        let from = expected.get(at..at + WORD);
-        if let Some((place, from)) = restored.get_mut(at..at + WORD).zip(from) {
+    [0, WORD_BYTES, LAST_WORD_AT - WORD_BYTES].into_iter().any(|at| {
+        let mut restored: Vec<u8> = found.iter().take(LAST_WORD_AT + WORD_BYTES).copied().collect();
+        let from = expected.get(at..at + WORD_BYTES);
+        if let Some((place, from)) = restored.get_mut(at..at + WORD_BYTES).zip(from) {
             place.copy_from_slice(from);
         }
         DeviceHeader::decode(&restored).is_ok()
@@ -150,7 +155,7 @@ pub(crate) fn stands_there(found: &[u8], wanted: &DeviceHeader) -> bool {
 }
 
 /// Most blocks of a device that are read in the search for a block that fits.
-const MOST_READ: usize = 4096;
+const MAX_BLOCKS_READ: usize = 4096;
 
 /// How the content of a device fits the catalog.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -172,38 +177,39 @@ struct Proof {
 }
 
 impl Proof {
-    fn new(devices: &Devices, superblock: &Superblock) -> Proof {
-        let (geometry, pm) = (superblock.geometry(), &*devices.pm);
+    fn new(view: &PoolView, superblock: &Superblock) -> Proof {
+        let (geometry, pm) = (superblock.geometry(), &view.pm);
         let log = log::for_repair(pm, &superblock.uuid, &geometry, &mut Findings::default());
         let (mut actions, mut fresh) = (Actions::default(), Fresh::default());
         let state = (log.overlay, log.next.lsn);
-        let mut work = Work::new(devices, *superblock, state, &mut actions, &mut fresh);
-        work.salvage_inode_file();
-        work.salvage_catalog();
-        let cold = work
+        let mut round = Round::new(view, *superblock, state, &mut actions, &mut fresh);
+        inode_pages::salvage_inode_file(&mut round);
+        cells::salvage_catalog(&mut round);
+        let cold = round
+            .catalog
             .cells
             .iter()
             .filter(|(key, _)| Key::split(key).is_some_and(|(_, kind, _)| kind == Kind::Cold as u8));
         let extents = cold.filter_map(|(key, value)| ColdExtent::decode(key, value).ok());
         Proof {
             extents: extents.filter(|extent| !extent.unwritten).collect(),
-            pages: work.places_below.iter().map(|(device, _)| *device).collect(),
+            pages: round.below.places.iter().map(|(device, _)| *device).collect(),
         }
     }
 
     /// Compares a device's blocks with the catalog. A block of only zeros or only ones is on every device, so
     /// it is no proof.
-    fn of(&self, devices: &Devices, index: usize) -> Content {
+    fn of(&self, view: &PoolView, index: usize) -> Content {
         if u8::try_from(index).is_ok_and(|device| self.pages.contains(&device)) {
             return Content::Fits;
         }
-        let Some(medium) = devices.block.get(index).and_then(Option::as_ref) else {
+        let Some(medium) = view.block.get(index).and_then(Option::as_ref) else {
             return Content::Nothing;
         };
         let here = self.extents.iter().filter(|extent| usize::from(extent.device.0) == index);
         let blocks = here.flat_map(|extent| (extent.start.0..).zip(&extent.crcs));
         let mut content = Content::Nothing;
-        for (at, crc) in blocks.take(MOST_READ) {
+        for (at, crc) in blocks.take(MAX_BLOCKS_READ) {
             content = Content::Differs;
             let mut block = [AlignedBlock::zeroed()];
             if at >= medium.blocks() || medium.read(DeviceBlock(at), &mut block).is_err() {

@@ -1,0 +1,87 @@
+//! Shadows of cold extents: blocks of an extent that PM maps as well.
+
+use crate::checker::{Checker, Node};
+use crate::file_map::{DIRECT_UNWRITTEN, Tree};
+use crate::inode_record::InodeRecord;
+use terrace_format::PmBlock;
+use terrace_format::inode::{ENTRY_UNWRITTEN, RADIX_FANOUT, unpack_root};
+use terrace_format::table::Entry;
+
+/// Blocks of an extent that have a PM mapping.
+#[derive(Default)]
+pub struct Shadows {
+    /// A bit for each block of the extent that PM maps.
+    pub any: u128,
+    /// Blocks with written content: bit and PM block.
+    pub places: Vec<(usize, u64)>,
+}
+
+impl Checker<'_> {
+    /// The shadows among the (at most 128) blocks from `first` on.
+    pub(crate) fn shadowed(&mut self, record: &InodeRecord, first: u64, count: u32) -> Shadows {
+        let mut shadows = Shadows::default();
+        let mut leaf: Option<(u64, Node)> = None;
+        for (bit, block) in (first..first.saturating_add(count.min(128).into())).enumerate() {
+            let direct = usize::try_from(block).ok().and_then(|at| record.direct.get(at));
+            let direct = direct.filter(|_| self.has_direct());
+            let entry = match direct {
+                Some(pointer) => u64::from(*pointer),
+                None => {
+                    let number = block / RADIX_FANOUT;
+                    if leaf.as_ref().is_none_or(|(at, _)| *at != number) {
+                        let node = self.leaf(record.root, number).unwrap_or_default();
+                        leaf = Some((number, node));
+                    }
+                    let within = (block % RADIX_FANOUT) as usize;
+                    leaf.as_ref().and_then(|(_, node)| node.get(within)).copied().unwrap_or(0)
+                }
+            };
+            assert!(bit < 128, "a shadow beyond the bits of an extent");
+            shadows.any |= u128::from(entry != 0) << bit;
+            let place =
+                entry & if direct.is_some() { !u64::from(DIRECT_UNWRITTEN) } else { !ENTRY_UNWRITTEN };
+            if entry == place && self.in_pool(place) {
+                shadows.places.push((bit, place));
+            }
+        }
+        shadows
+    }
+
+    /// The leaf node with the given number (index / 512). The walk has reported damage on the path already.
+    fn leaf(&mut self, root: u64, number: u64) -> Option<Node> {
+        let (height, mut block) = unpack_root(root);
+        let height = u64::from(height);
+        if height == 0 || height > Tree::MAX_HEIGHT || number >= RADIX_FANOUT.pow(height as u32 - 1) {
+            return None;
+        }
+        for level in (0..height).rev() {
+            if !self.in_pool(block) {
+                return None;
+            }
+            let node = self.node(block)?;
+            if level == 0 {
+                return Some(node);
+            }
+            let index = number / RADIX_FANOUT.pow(level as u32 - 1) % RADIX_FANOUT;
+            block = *node.get(index as usize)?;
+        }
+        None
+    }
+
+    /// The whole shadows of a written extent. Partial shadows need their cold copies, and are noted.
+    pub(crate) fn whole_shadows(&mut self, shadows: &Shadows) -> u128 {
+        let mut whole = shadows.any;
+        if !self.superblock.has_partial_shadows() {
+            return whole;
+        }
+        for (bit, place) in &shadows.places {
+            let mut words = [0; 16];
+            let is_read = self.read(self.geometry.table_entry(PmBlock(*place)), &mut words);
+            if is_read && Entry::may_be_partial(Entry::words(&words)) {
+                self.over_cold.insert(*place);
+                whole &= !(1u128 << *bit);
+            }
+        }
+        whole
+    }
+}

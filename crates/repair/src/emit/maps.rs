@@ -1,0 +1,58 @@
+//! Writes file maps: a sound map that holds the right entries stays, every other map is built anew.
+
+use super::radix::build_radix;
+use crate::state::Round;
+use crate::state::actions::Stuck;
+use crate::state::maps::{FileMap, Mapped};
+use terrace_format::inode::{DIRECT_BLOCKS, ENTRY_UNWRITTEN, InodeSlot};
+use terrace_format::table::{Owner, PageKind};
+
+/// Writes the maps that change, and their roots into the slots.
+pub(crate) fn emit_maps(round: &mut Round<'_>) -> Result<(), Stuck> {
+    for ino in round.inodes.slots.keys().copied().collect::<Vec<u32>>() {
+        let map = round.maps.remove(&ino);
+        let same = map.as_ref().is_some_and(|map| !map.broken && map.found == map.entries);
+        let Some(mut slot) = round.inodes.slots.get(&ino).copied().filter(|_| !same) else {
+            if let Some(map) = map {
+                round.maps.insert(ino, map);
+            }
+            continue;
+        };
+        let map = map.unwrap_or_default();
+        if !map.found.is_empty() || !map.entries.is_empty() || map.broken {
+            let (before, after) = (map.found.len(), map.entries.len());
+            let given_up = map.found.keys().filter(|block| !map.entries.contains_key(block)).count();
+            if given_up > 0 {
+                let text = format!("{given_up} mapped blocks are another's or free; they are given up");
+                round.actions.lose(ino, text);
+            }
+            round
+                .actions
+                .add(format!("inode {ino}: its map is built anew, {before} blocks before, {after} now"));
+        }
+        build_map(round, ino, &mut slot, map)?;
+        round.inodes.slots.insert(ino, slot);
+    }
+    Ok(())
+}
+
+fn build_map(round: &mut Round<'_>, ino: u32, slot: &mut InodeSlot, map: FileMap) -> Result<(), Stuck> {
+    for block in map.nodes {
+        round.owners.release(block);
+    }
+    let has_direct = round.pool.geometry.block_count() <= 1 << 31;
+    slot.direct = Default::default();
+    let mut entries = Vec::new();
+    for (file_block, Mapped { block, unwritten }) in &map.entries {
+        if has_direct && *file_block < DIRECT_BLOCKS {
+            if let Some(place) = slot.direct.get_mut(*file_block as usize) {
+                *place = (*block as u32 | u32::from(*unwritten) << 31).into();
+            }
+        } else {
+            entries.push((*file_block, if *unwritten { block | ENTRY_UNWRITTEN } else { *block }));
+        }
+    }
+    let owner = |_: u64| Owner::Page { kind: PageKind::MapNode, datum: ino };
+    slot.root = build_radix(round, entries, &owner)?.into();
+    Ok(())
+}

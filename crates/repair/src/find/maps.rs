@@ -1,0 +1,50 @@
+//! Walks the file maps of all inodes as they were found.
+
+use super::radix::walk;
+use crate::state::Round;
+use crate::state::maps::FileMap;
+use terrace_format::address::MAX_FILE_BLOCK;
+use terrace_format::inode::{DIRECT_BLOCKS, ENTRY_UNWRITTEN, InodeSlot};
+use terrace_format::table::{Owner, PageKind};
+
+/// Walks the maps of all inodes in use.
+pub(crate) fn salvage_maps(round: &mut Round<'_>) {
+    let inos: Vec<u32> = round.inodes.slots.keys().chain(round.inodes.residues.keys()).copied().collect();
+    for ino in inos {
+        let Some(slot) = round.inodes.slots.get(&ino).or_else(|| round.inodes.residues.get(&ino)).copied()
+        else {
+            continue;
+        };
+        let map = walk_map(round, ino, &slot);
+        if map.broken || !map.found.is_empty() || !map.nodes.is_empty() {
+            round.maps.insert(ino, map);
+        }
+    }
+}
+
+fn walk_map(round: &mut Round<'_>, ino: u32, slot: &InodeSlot) -> FileMap {
+    let owner = |_: u64| Owner::Page { kind: PageKind::MapNode, datum: ino };
+    let walk = walk(round, slot.root.get(), &owner);
+    let mut map = FileMap { broken: walk.broken, ..FileMap::default() };
+    map.nodes = walk.nodes.iter().map(|(block, _)| *block).collect();
+    for (file_block, pointer) in (0u64..).zip(slot.direct) {
+        let pointer = pointer.get();
+        let entry = u64::from(pointer & !(1 << 31));
+        if pointer != 0 {
+            map.note(file_block, entry, pointer >> 31 == 1);
+            round.owners.see(entry);
+        }
+    }
+    let direct = round.pool.geometry.block_count() <= 1 << 31;
+    for (file_block, entry) in walk.entries {
+        let impossible = file_block > MAX_FILE_BLOCK.0 || (direct && file_block < DIRECT_BLOCKS);
+        let place = entry & !ENTRY_UNWRITTEN;
+        round.owners.see(place);
+        if impossible {
+            map.broken = true;
+        } else {
+            map.note(file_block, place, entry & ENTRY_UNWRITTEN != 0);
+        }
+    }
+    map
+}
