@@ -13,7 +13,7 @@ use terrace_sim::necessity::{History, changes, index, need, on_two_threads, poin
 /// The crates of the engine.
 const ENGINE: [&str; 9] = ["store", "fs", "migration", "engine", "wal", "catalog", "map", "blocks", "cache"];
 /// Functions whose points only planted mistakes pass, and `stamp`, which the daemon calls before all else:
-/// crates/engine/tests/devices.rs shows the need of its flush.
+/// crates/engine/tests/content/devices.rs shows the need of its flush.
 const PLANTED: [(&str, &str); 4] = [
     ("fs/src/sync.rs", "fsync"),
     ("fs/src/names/link.rs", "link"),
