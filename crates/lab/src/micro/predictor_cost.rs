@@ -3,23 +3,18 @@
 //! the addresses of memory make a larger difference. The result is the median of the paired differences with
 //! its 95 % interval, and the counters that prove that the predictors ran.
 //!
-//! `cargo run --release -p terrace-engine --example predictor_cost [ROUNDS]`
-//!
 //! To count instructions, it runs without a clock under callgrind, which counts exactly and needs no counters
 //! of the processor. The difference between two runs with N more operations, divided by N, is the cost of one
 //! operation:
 //!
-//! `valgrind --tool=callgrind predictor_cost count static|resting|predictive OPERATION NUMBER`
-#![allow(clippy::unwrap_used)]
+//! `valgrind --tool=callgrind terrace-lab micro predictor_cost count static|resting|predictive OPERATION NUMBER`
 
+use super::fixture::{CALLER, ROOT, format_options, mount, number, pm_in};
 use std::sync::Arc;
-use terrace_engine::{
-    Caller, DeviceClass, Engine, FormatOptions, MountOptions, NewDevice, PolicyKind, PoolMedia, Simulation,
-    Wait, WriteFlags, format, read_superblock,
-};
+use terrace_bench::failure::Outcome;
+use terrace_engine::{Engine, MountOptions, PolicyKind, PoolMedia, Simulation, Wait, WriteFlags, format};
 use terrace_format::Ino;
 use terrace_media::block::SimulatedDevice;
-use terrace_media::pm::RamPm;
 use terrace_runtime::{Clock, ManualClock, Next, SystemClock};
 
 const BATCH: u64 = 500;
@@ -27,30 +22,15 @@ const BLOCKS: u64 = 1024;
 const MAILS: u64 = 1000;
 const PM_BYTES: u64 = 96 << 20;
 
-fn mount(path: &std::path::Path, policy: PolicyKind, clock: &Arc<dyn Clock>) -> (Arc<Engine>, Ino) {
-    let pm = Arc::new(RamPm::create(path, PM_BYTES).unwrap());
-    let media = PoolMedia { pm: pm.clone(), block: vec![Arc::new(SimulatedDevice::new(4096))] };
-    let device = NewDevice { tier: 1, class: DeviceClass::Ssd, uuid: [2; 16], path: "/tier".into() };
-    let options = FormatOptions {
-        label: String::new(),
-        uuid: [1; 16],
-        hash_key: [3; 16],
-        seal_secret: Some([3; 16]),
-        policy,
-        data_ordered: false,
-        data_checksums: false,
-        chunk_blocks: 16,
-        created_ns: 1,
-        root: Default::default(),
-        devices: vec![device],
-    };
-    format(&media, &options).unwrap();
-    let (superblock, _) = read_superblock(&*pm, true).unwrap();
-    let fs = Engine::mount(media, superblock, MountOptions::default(), Arc::clone(clock)).unwrap();
-    let caller = Caller { uid: 0, gid: 0 };
-    let ino = fs.mknod(Ino(1), b"a", 0o100644, 0, caller, Wait::Allowed).unwrap().ino;
-    fs.write(ino, 0, &vec![1; (BLOCKS * 4096) as usize], WriteFlags::default(), Wait::Allowed).unwrap();
-    (fs, ino)
+/// A mounted pool with one file.
+fn mount_with_file(policy: PolicyKind, clock: &Arc<dyn Clock>) -> Outcome<(Arc<Engine>, Ino)> {
+    let pm = pm_in("/dev/shm", PM_BYTES)?;
+    let media = PoolMedia { pm, block: vec![Arc::new(SimulatedDevice::new(4096))] };
+    format(&media, &format_options(policy, 16))?;
+    let fs = mount(&media, MountOptions::default(), Arc::clone(clock))?;
+    let ino = fs.mknod(ROOT, b"a", 0o100644, 0, CALLER, Wait::Allowed)?.ino;
+    fs.write(ino, 0, &vec![1; (BLOCKS * 4096) as usize], WriteFlags::default(), Wait::Allowed)?;
+    Ok((fs, ino))
 }
 
 /// The operation of a batch.
@@ -87,13 +67,12 @@ fn mail(fs: &Engine, ino: Ino, offset: u64) {
 /// synced.
 fn turn(fs: &Engine, pick: u64) {
     let name = format!("mail{}", pick % MAILS);
-    let caller = Caller { uid: 0, gid: 0 };
     let mut content = [7; 16384];
-    if let Ok(old) = fs.lookup(Ino(1), name.as_bytes()) {
-        fs.unlink(Ino(1), name.as_bytes(), Wait::Allowed).unwrap();
+    if let Ok(old) = fs.lookup(ROOT, name.as_bytes()) {
+        fs.unlink(ROOT, name.as_bytes(), Wait::Allowed).unwrap();
         fs.forget(old.ino, 1);
     }
-    let ino = fs.mknod(Ino(1), name.as_bytes(), 0o100644, 0, caller, Wait::Allowed).unwrap().ino;
+    let ino = fs.mknod(ROOT, name.as_bytes(), 0o100644, 0, CALLER, Wait::Allowed).unwrap().ino;
     fs.open(ino, false, true, Wait::Allowed).unwrap();
     for part in [0, 1] {
         fs.write(ino, part * 16384, &content, WriteFlags::default(), Wait::Allowed).unwrap();
@@ -134,33 +113,36 @@ fn batch(fs: &Engine, ino: Ino, operation: Operation, picks: &mut u64, clock: &d
 }
 
 /// The run that callgrind counts.
-fn count(words: &[String]) {
-    let [mode, operation, times] = words else { panic!("count static|resting|predictive OPERATION NUMBER") };
+fn count(words: &[String]) -> Outcome<()> {
+    let [mode, operation, times] = words else {
+        return Err("count static|resting|predictive OPERATION NUMBER".into());
+    };
     let policy = if mode == "static" { PolicyKind::STATIC } else { PolicyKind::PREDICTIVE };
-    let (_, operation) = OPERATIONS.into_iter().find(|(name, _)| name == operation).unwrap();
+    let (_, operation) = OPERATIONS
+        .into_iter()
+        .find(|(name, _)| name == operation)
+        .ok_or_else(|| format!("no operation {operation}"))?;
     let clock: Arc<dyn Clock> = Arc::new(ManualClock::new(1));
-    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
-    let (fs, ino) = mount(&directory.path().join("pm"), policy, &clock);
+    let (fs, ino) = mount_with_file(policy, &clock)?;
     fs.let_predictors_rest(mode == "resting");
-    repeat(&fs, ino, operation, &mut 1, times.parse().unwrap());
-    let seen = fs.status().unwrap().placement.map_or(0, |placement| placement.writes_seen);
+    repeat(&fs, ino, operation, &mut 1, times.parse()?);
+    let seen = fs.status()?.placement.map_or(0, |placement| placement.writes_seen);
     println!("writes seen by the predictors: {seen}");
+    Ok(())
 }
 
-fn main() {
-    let words: Vec<String> = std::env::args().skip(1).collect();
+pub(super) fn run(words: &[String]) -> Outcome<()> {
     if words.first().is_some_and(|word| word == "count") {
         return count(&words[1..]);
     }
-    let rounds: usize = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(400);
+    let rounds = number(words, 0, 400) as usize;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
-    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
-    let (fs, ino) = mount(&directory.path().join("pm"), PolicyKind::PREDICTIVE, &clock);
+    let (fs, ino) = mount_with_file(PolicyKind::PREDICTIVE, &clock)?;
     let mut background = fs.background_steps();
     for (name, operation) in OPERATIONS {
         let (mut differences, mut base) = (Vec::new(), Vec::new());
         for round in 0..rounds as u64 {
-            let mut one = |rest| {
+            let mut run_batch = |rest| {
                 fs.let_predictors_rest(rest);
                 let taken = batch(&fs, ino, operation, &mut (round + 1), &*clock);
                 // Removed files are reclaimed outside the measured time.
@@ -171,11 +153,11 @@ fn main() {
             };
             // Each round swaps the order of the two modes.
             let (without, with) = if round % 2 == 0 {
-                let without = one(true);
-                (without, one(false))
+                let without = run_batch(true);
+                (without, run_batch(false))
             } else {
-                let with = one(false);
-                (one(true), with)
+                let with = run_batch(false);
+                (run_batch(true), with)
             };
             differences.push(with - without);
             base.push(without);
@@ -192,4 +174,5 @@ fn main() {
     let placement = fs.status().unwrap().placement.unwrap();
     println!("writes seen by the predictors: {}", placement.writes_seen);
     assert!(placement.writes_seen >= rounds as u64 * BATCH);
+    Ok(())
 }

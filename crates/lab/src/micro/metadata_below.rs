@@ -1,57 +1,20 @@
 //! Metadata that is larger than PM: makes many empty files over a small PM, and prints the time, the PM
 //! blocks of metadata, the demoted pages, and the latency of a lookup with attributes, with its pages in PM
 //! and on the lower tier. The lower tier is a file in the given directory, opened without the page cache.
-//!
-//! `cargo run --release -p terrace-engine --example metadata_below DIRECTORY [FILES [PM_MIB]]`
-#![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-use std::path::Path;
+use super::fixture::{CALLER, ROOT, device_in, format_options, mount, number, pm_in};
 use std::sync::Arc;
+use terrace_bench::failure::Outcome;
 use terrace_check::{Devices, Options, check};
-use terrace_engine::{
-    Caller, DeviceClass, Engine, FormatOptions, MountOptions, NewDevice, PolicyKind, PoolMedia, Wait, format,
-    read_superblock,
-};
+use terrace_engine::{Engine, MountOptions, PolicyKind, PoolMedia, Wait, format};
 use terrace_format::Ino;
-use terrace_media::block::FileDevice;
-use terrace_media::pm::RamPm;
 use terrace_runtime::{Clock, SystemClock};
 
-const CALLER: Caller = Caller { uid: 0, gid: 0 };
-const ROOT: Ino = Ino(1);
 /// Number of lookups behind each figure.
 const SAMPLES: u64 = 5000;
 
 fn name(index: u64) -> Vec<u8> {
     format!("file-{index:07}").into_bytes()
-}
-
-fn mount(media: &PoolMedia, clock: &Arc<dyn Clock>) -> Arc<Engine> {
-    let (superblock, _) = read_superblock(&*media.pm, true).unwrap();
-    let media = PoolMedia { pm: media.pm.clone(), block: media.block.clone() };
-    Engine::mount(media, superblock, MountOptions::default(), Arc::clone(clock)).unwrap()
-}
-
-fn make_pool(shm: &Path, below: &Path, pm_bytes: u64) -> PoolMedia {
-    let pm = Arc::new(RamPm::create(shm.join("pm"), pm_bytes).unwrap());
-    let device = Arc::new(FileDevice::create(below.join("tier"), 1 << 30).unwrap());
-    let media = PoolMedia { pm, block: vec![device] };
-    let device = NewDevice { tier: 1, class: DeviceClass::Ssd, uuid: [2; 16], path: "tier".into() };
-    let options = FormatOptions {
-        label: String::new(),
-        uuid: [1; 16],
-        hash_key: [3; 16],
-        seal_secret: Some([3; 16]),
-        policy: PolicyKind::PREDICTIVE,
-        data_ordered: false,
-        data_checksums: false,
-        chunk_blocks: 4096,
-        created_ns: 1,
-        root: Default::default(),
-        devices: vec![device],
-    };
-    format(&media, &options).unwrap();
-    media
 }
 
 /// Prints the metadata figures of `terrace status`.
@@ -94,21 +57,33 @@ fn look_up(fs: &Engine, directory: Ino, picks: impl Iterator<Item = u64>, clock:
     )
 }
 
-fn main() {
-    let mut arguments = std::env::args().skip(1);
-    let below = arguments.next().unwrap_or_else(|| "/tmp".into());
-    let files: u64 = arguments.next().map_or(200_000, |text| text.parse().unwrap());
-    let pm_mib: u64 = arguments.next().map_or(32, |text| text.parse().unwrap());
-    let (shm, below) = (tempfile::tempdir_in("/dev/shm").unwrap(), tempfile::tempdir_in(below).unwrap());
+pub(super) fn run(args: &[String]) -> Outcome<()> {
+    let below = args.first().map_or("/tmp", String::as_str);
+    let (files, pm_mib) = (number(args, 1, 200_000), number(args, 2, 32));
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
-    let media = make_pool(shm.path(), below.path(), pm_mib << 20);
-    let fs = mount(&media, &clock);
-    let background = fs.start_background().unwrap();
-    let directory = fs.mkdir(ROOT, b"directory", 0o755, CALLER, Wait::Allowed).unwrap().ino;
+    let (pm, device) = (pm_in("/dev/shm", pm_mib << 20)?, device_in(below, 1 << 30)?);
+    let media = PoolMedia { pm, block: vec![device] };
+    format(&media, &format_options(PolicyKind::PREDICTIVE, 4096))?;
+    let directory = make_and_look_up(&media, files, &clock)?;
+    remove(&media, directory, files, &clock)?;
+    let block = media.block.iter().cloned().map(Some).collect();
+    let report = check(&Devices { pm: media.pm.clone(), block }, &Options::default());
+    println!(
+        "check: {}",
+        if report.is_clean() { "clean".to_string() } else { format!("{:?}", report.findings) }
+    );
+    Ok(())
+}
+
+/// Makes the files of a directory and looks them up; gives the directory.
+fn make_and_look_up(media: &PoolMedia, files: u64, clock: &Arc<dyn Clock>) -> Outcome<Ino> {
+    let fs = mount(media, MountOptions::default(), Arc::clone(clock))?;
+    let background = fs.start_background()?;
+    let directory = fs.mkdir(ROOT, b"directory", 0o755, CALLER, Wait::Allowed)?.ino;
     let seconds = |begin: u64| (clock.monotonic_ns() - begin) as f64 / 1e9;
     let begin = clock.monotonic_ns();
     for index in 0..files {
-        let made = fs.mknod(directory, &name(index), 0o100644, 0, CALLER, Wait::Allowed).unwrap();
+        let made = fs.mknod(directory, &name(index), 0o100644, 0, CALLER, Wait::Allowed)?;
         fs.forget(made.ino, 1);
     }
     let took = seconds(begin);
@@ -121,41 +96,36 @@ fn main() {
     };
     let few: Vec<u64> = (0..50).map(|_| pick()).collect();
     let all: Vec<u64> = (0..SAMPLES).map(|_| pick()).collect();
-    println!("random names:   {}", look_up(&fs, directory, all.into_iter(), &*clock));
-    look_up(&fs, directory, few.iter().copied(), &*clock);
+    println!("random names:   {}", look_up(&fs, directory, all.into_iter(), &**clock));
+    look_up(&fs, directory, few.iter().copied(), &**clock);
     let again = (0..SAMPLES).map(|index| few[index as usize % few.len()]);
-    println!("50 names again: {}", look_up(&fs, directory, again, &*clock));
+    println!("50 names again: {}", look_up(&fs, directory, again, &**clock));
     let begin = clock.monotonic_ns();
     let mut listed = 0;
     fs.readdir(directory, 0, &mut |_| {
         listed += 1;
         true
-    })
-    .unwrap();
+    })?;
     println!("readdir of {} names: {:.2} s", listed - 2, seconds(begin));
     drop(background);
-    fs.unmount().unwrap();
-    drop(fs);
+    fs.unmount()?;
+    Ok(directory)
+}
+
+/// Mounts the pool again and removes the files.
+fn remove(media: &PoolMedia, directory: Ino, files: u64, clock: &Arc<dyn Clock>) -> Outcome<()> {
+    let seconds = |begin: u64| (clock.monotonic_ns() - begin) as f64 / 1e9;
     let begin = clock.monotonic_ns();
-    let fs = mount(&media, &clock);
+    let fs = mount(media, MountOptions::default(), Arc::clone(clock))?;
     println!("mount: {:.2} ms", seconds(begin) * 1e3);
-    let background = fs.start_background().unwrap();
+    let background = fs.start_background()?;
     let begin = clock.monotonic_ns();
     for index in 0..files {
-        fs.unlink(directory, &name(index), Wait::Allowed).unwrap();
+        fs.unlink(directory, &name(index), Wait::Allowed)?;
     }
     let took = seconds(begin);
     println!("{files} files removed in {took:.2} s, {:.2} µs each", took * 1e6 / files as f64);
     tell(&fs, "then");
     drop(background);
-    fs.unmount().unwrap();
-    drop(fs);
-    let report = check(
-        &Devices { pm: media.pm.clone(), block: media.block.iter().cloned().map(Some).collect() },
-        &Options::default(),
-    );
-    println!(
-        "check: {}",
-        if report.is_clean() { "clean".to_string() } else { format!("{:?}", report.findings) }
-    );
+    Ok(fs.unmount()?)
 }

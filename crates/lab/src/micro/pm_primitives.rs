@@ -1,10 +1,9 @@
 //! Nanoseconds of the PM and device primitives on this machine, in the rows of the project's table of floors.
-//!
-//! `cargo run --release -p terrace-media --example pm_primitives [PM directory] [device directory]`
-//! (`/dev/shm` and `/var/tmp` unless given). Uses 256 MiB of each and deletes them.
+//! Uses 256 MiB of each directory and deletes them.
 
 use std::hint::black_box;
 use std::path::Path;
+use terrace_bench::failure::Outcome;
 use terrace_format::{DeviceBlock, PmOffset};
 use terrace_media::block::{AlignedBlock, FileDevice};
 use terrace_media::pm::RamPm;
@@ -47,7 +46,7 @@ fn scattered(call: u64) -> PmOffset {
     PmOffset(call.wrapping_mul(0x9e37_79b9_7f4a_7c15) % (SIZE / 4096) * 4096)
 }
 
-fn persistent_memory(bench: &Bench, directory: &Path) -> Result<(), Box<dyn std::error::Error>> {
+fn persistent_memory(bench: &Bench, directory: &Path) -> Outcome<()> {
     let path = directory.join("pm");
     let start = bench.clock.monotonic_ns();
     drop(RamPm::create(&path, SIZE)?);
@@ -85,7 +84,27 @@ fn persistent_memory(bench: &Bench, directory: &Path) -> Result<(), Box<dyn std:
         })?;
         row(&format!("{length} B write + order"), ns);
     }
-    let block = &data[..4096];
+    time_blocks(bench, pm, &data[..4096])?;
+    let ns = bench.time(1_000_000, |call| {
+        black_box(pm.load_u64(PmOffset(call % 512 * 8))?);
+        Ok(())
+    })?;
+    row("load_u64, hot", ns);
+    let mut line = [0; 64];
+    let ns = bench.time(1_000_000, |call| pm.read(PmOffset(call % 64 * 64), black_box(&mut line)))?;
+    row("64 B read, hot", ns);
+    let ns = bench.time(100, |call| {
+        pm.write_streaming(PmOffset((call % 200) << 20), &data)?;
+        pm.order();
+        Ok(())
+    })?;
+    row("1 MiB write_streaming + order", ns);
+    println!("  = {:.1} GB/s", (1 << 20) as f64 / ns);
+    Ok(())
+}
+
+/// Writes and reads of a block, at a position that stays and at positions all over the medium.
+fn time_blocks(bench: &Bench, pm: &dyn PmMedium, block: &[u8]) -> Outcome<()> {
     for (name, position) in [("hot", (|_| PmOffset(8192)) as fn(u64) -> PmOffset), ("cold", scattered)] {
         let ns = bench.time(100_000, |call| {
             pm.write_streaming(position(call), block)?;
@@ -110,25 +129,10 @@ fn persistent_memory(bench: &Bench, directory: &Path) -> Result<(), Box<dyn std:
         Ok(())
     })?;
     row("4 KiB data + 64 B record, one fence", ns);
-    let ns = bench.time(1_000_000, |call| {
-        black_box(pm.load_u64(PmOffset(call % 512 * 8))?);
-        Ok(())
-    })?;
-    row("load_u64, hot", ns);
-    let mut line = [0; 64];
-    let ns = bench.time(1_000_000, |call| pm.read(PmOffset(call % 64 * 64), black_box(&mut line)))?;
-    row("64 B read, hot", ns);
-    let ns = bench.time(100, |call| {
-        pm.write_streaming(PmOffset((call % 200) << 20), &data)?;
-        pm.order();
-        Ok(())
-    })?;
-    row("1 MiB write_streaming + order", ns);
-    println!("  = {:.1} GB/s", (1 << 20) as f64 / ns);
     Ok(())
 }
 
-fn device(bench: &Bench, directory: &Path) -> Result<(), Box<dyn std::error::Error>> {
+fn device(bench: &Bench, directory: &Path) -> Outcome<()> {
     let path = directory.join("disk");
     drop(FileDevice::create(&path, SIZE)?);
     for by_calls in [false, true] {
@@ -149,14 +153,14 @@ fn device(bench: &Bench, directory: &Path) -> Result<(), Box<dyn std::error::Err
         let ns = bench.time(4, |call| device.read(DeviceBlock(call * 4096), &mut back))?;
         row("16 MiB sequential read", ns);
         println!("  = {:.2} GB/s", (16 << 20) as f64 / ns);
-        let mut one = vec![AlignedBlock::zeroed()];
+        let mut single = vec![AlignedBlock::zeroed()];
         let ns = bench.time(500, |call| {
             let block = scattered(call).0 / 4096;
-            device.read(DeviceBlock(block), &mut one)
+            device.read(DeviceBlock(block), &mut single)
         })?;
         row("4 KiB random read", ns);
         let ns = bench.time(10, |call| {
-            device.write(DeviceBlock(call * 64), &one)?;
+            device.write(DeviceBlock(call * 64), &single)?;
             device.flush()
         })?;
         row("4 KiB write + flush", ns);
@@ -164,10 +168,9 @@ fn device(bench: &Bench, directory: &Path) -> Result<(), Box<dyn std::error::Err
     Ok(())
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let mut arguments = std::env::args().skip(1);
-    let pm_parent = arguments.next().unwrap_or_else(|| "/dev/shm".into());
-    let device_parent = arguments.next().unwrap_or_else(|| "/var/tmp".into());
+pub(super) fn run(args: &[String]) -> Outcome<()> {
+    let pm_parent = args.first().map_or("/dev/shm", String::as_str);
+    let device_parent = args.get(1).map_or("/var/tmp", String::as_str);
     let bench = Bench { clock: SystemClock::default() };
     let directory = tempfile::tempdir_in(pm_parent)?;
     persistent_memory(&bench, directory.path())?;

@@ -1,15 +1,14 @@
 //! Nanoseconds of file-map operations on this machine, in the rows of the project's table of floors.
-//!
-//! `cargo run --release -p terrace-map --example map_primitives [PM directory]` (`/dev/shm` unless given). One
-//! file of 128 K blocks; uses 64 MiB and deletes them. The mapped blocks are numbers only.
+//! One file of 128 K blocks; uses 64 MiB. The mapped blocks are numbers only.
 
+use super::fixture::pm_in;
 use std::hint::black_box;
 use std::sync::Arc;
+use terrace_bench::failure::Outcome;
 use terrace_blocks::{BlockPool, Purpose};
 use terrace_format::{FileBlock, Geometry, Ino, PmBlock};
 use terrace_map::{FileMap, InodeFileMap, MapInode, Mapping, RadixTree};
 use terrace_media::PmMedium;
-use terrace_media::pm::RamPm;
 use terrace_runtime::{Clock, SystemClock};
 use terrace_wal::{Result, Tx, Wal};
 
@@ -63,8 +62,9 @@ fn build(wal: &Wal, map: &dyn FileMap, blocks: &BlockPool, inode: &MapInode) -> 
     Ok(())
 }
 
-fn run(path: &std::path::Path) -> std::result::Result<(), Box<dyn std::error::Error>> {
-    let pm: Arc<dyn PmMedium> = Arc::new(RamPm::create(path, 64 << 20)?);
+pub(super) fn run(args: &[String]) -> Outcome<()> {
+    let directory = args.first().map_or("/dev/shm", String::as_str);
+    let pm: Arc<dyn PmMedium> = pm_in(directory, 64 << 20)?;
     println!("{}", pm.describe());
     let geometry = Geometry::choose(64 << 20, 4096)?;
     Wal::format(Arc::clone(&pm), [1; 16], geometry)?;
@@ -75,31 +75,7 @@ fn run(path: &std::path::Path) -> std::result::Result<(), Box<dyn std::error::Er
     let inode = MapInode { ino: Ino(5), slot };
     build(&wal, &*map, &blocks, &inode)?;
     let (map, inode) = (&*map, &inode);
-
-    row("lookup, random", 1 << 20, |call| {
-        black_box(map.lookup(None, inode, scattered(call))?);
-        Ok(())
-    })?;
-    row("lookup, direct pointer", 1 << 20, |call| {
-        black_box(map.lookup(None, inode, FileBlock(call % 8))?);
-        Ok(())
-    })?;
-    for count in [1, 16, 256] {
-        let mut out = vec![None; count];
-        row(&format!("lookup_run of {count}, random"), 1 << 18, |call| {
-            map.lookup_run(None, inode, scattered(call), &mut out)?;
-            black_box(&out);
-            Ok(())
-        })?;
-    }
-    row("next_mapped, random, hit at once", 1 << 18, |call| {
-        black_box(map.next_mapped(inode, scattered(call), FileBlock(u64::MAX))?);
-        Ok(())
-    })?;
-    row("missing_nodes, one block, random", 1 << 20, |call| {
-        black_box(map.missing_nodes(inode, scattered(call), 1)?);
-        Ok(())
-    })?;
+    look_ups(map, inode)?;
     let (mut tx, number) = (Tx::new(), blocks.first_block().0);
     row("set of 1, random, without commit", 1 << 18, |call| {
         tx.clear();
@@ -125,10 +101,30 @@ fn run(path: &std::path::Path) -> std::result::Result<(), Box<dyn std::error::Er
     Ok(())
 }
 
-fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
-    let directory = std::env::args().nth(1).unwrap_or_else(|| "/dev/shm".into());
-    let path = std::path::Path::new(&directory).join(format!("terrace-map-{}", std::process::id()));
-    let done = run(&path);
-    let _ = std::fs::remove_file(&path);
-    done
+fn look_ups(map: &dyn FileMap, inode: &MapInode) -> Result<()> {
+    row("lookup, random", 1 << 20, |call| {
+        black_box(map.lookup(None, inode, scattered(call))?);
+        Ok(())
+    })?;
+    row("lookup, direct pointer", 1 << 20, |call| {
+        black_box(map.lookup(None, inode, FileBlock(call % 8))?);
+        Ok(())
+    })?;
+    for count in [1, 16, 256] {
+        let mut out = vec![None; count];
+        row(&format!("lookup_run of {count}, random"), 1 << 18, |call| {
+            map.lookup_run(None, inode, scattered(call), &mut out)?;
+            black_box(&out);
+            Ok(())
+        })?;
+    }
+    row("next_mapped, random, hit at once", 1 << 18, |call| {
+        black_box(map.next_mapped(inode, scattered(call), FileBlock(u64::MAX))?);
+        Ok(())
+    })?;
+    row("missing_nodes, one block, random", 1 << 20, |call| {
+        black_box(map.missing_nodes(inode, scattered(call), 1)?);
+        Ok(())
+    })?;
+    Ok(())
 }

@@ -1,18 +1,16 @@
 //! The time that checksums of data in PM cost (docs/decisions/0026): requests to pools with and without them,
 //! in this process, on one thread, PM on /dev/shm. Several pools of each kind take turns, because the
 //! addresses of memory alone make a difference; a result is the median of all batches of a kind.
-//!
-//! `cargo run --release -p terrace-engine --example data_checksum_cost [ROUNDS]`
-#![allow(clippy::unwrap_used, clippy::print_stdout)]
 
+use super::fixture::{CALLER, ROOT, format_options, mount, number, pm_in};
 use std::sync::Arc;
+use terrace_bench::failure::Outcome;
 use terrace_engine::{
-    Caller, DeviceClass, Engine, FormatOptions, MountOptions, NewDevice, PolicyKind, PoolMedia,
-    SetAttributes, Simulation, Wait, WriteFlags, format, read_superblock,
+    Engine, FormatOptions, MountOptions, PolicyKind, PoolMedia, SetAttributes, Simulation, Wait, WriteFlags,
+    format,
 };
 use terrace_format::Ino;
 use terrace_media::block::SimulatedDevice;
-use terrace_media::pm::RamPm;
 use terrace_runtime::{Clock, Next, SystemClock};
 
 const BATCH: u64 = 500;
@@ -24,37 +22,23 @@ const READ_BLOCKS: u64 = 256;
 const PM_BYTES: u64 = 64 << 20;
 const POOLS: usize = 4;
 const W: Wait = Wait::Allowed;
-const CALLER: Caller = Caller { uid: 0, gid: 0 };
 
-struct Pool {
+/// A mounted pool with a file for each kind of request.
+struct ThreeFiles {
     fs: Arc<Engine>,
     overwritten: Ino,
     read: Ino,
     appended: Ino,
 }
 
-fn make(path: &std::path::Path, data_checksums: bool, clock: &Arc<dyn Clock>) -> Pool {
-    let pm = Arc::new(RamPm::create(path, PM_BYTES).unwrap());
-    let media = PoolMedia { pm: pm.clone(), block: vec![Arc::new(SimulatedDevice::new(4096))] };
-    let device = NewDevice { tier: 1, class: DeviceClass::Ssd, uuid: [2; 16], path: "/tier".into() };
-    let options = FormatOptions {
-        label: String::new(),
-        uuid: [1; 16],
-        hash_key: [3; 16],
-        seal_secret: Some([3; 16]),
-        policy: PolicyKind::PREDICTIVE,
-        data_ordered: false,
-        data_checksums,
-        chunk_blocks: 16,
-        created_ns: 1,
-        root: Default::default(),
-        devices: vec![device],
-    };
-    format(&media, &options).unwrap();
-    let (superblock, _) = read_superblock(&*pm, true).unwrap();
-    let fs = Engine::mount(media, superblock, MountOptions::default(), Arc::clone(clock)).unwrap();
+fn make(data_checksums: bool, clock: &Arc<dyn Clock>) -> Outcome<ThreeFiles> {
+    let pm = pm_in("/dev/shm", PM_BYTES)?;
+    let media = PoolMedia { pm, block: vec![Arc::new(SimulatedDevice::new(4096))] };
+    let options = FormatOptions { data_checksums, ..format_options(PolicyKind::PREDICTIVE, 16) };
+    format(&media, &options)?;
+    let fs = mount(&media, MountOptions::default(), Arc::clone(clock))?;
     let file = |name: &str, blocks: u64| {
-        let ino = fs.mknod(Ino(1), name.as_bytes(), 0o100644, 0, CALLER, W).unwrap().ino;
+        let ino = fs.mknod(ROOT, name.as_bytes(), 0o100644, 0, CALLER, W).unwrap().ino;
         for block in 0..blocks {
             fs.write(ino, block * 4096, &[1; 4096], WriteFlags::default(), W).unwrap();
         }
@@ -62,7 +46,7 @@ fn make(path: &std::path::Path, data_checksums: bool, clock: &Arc<dyn Clock>) ->
     };
     let (overwritten, read, appended) =
         (file("overwritten", BLOCKS), file("read", READ_BLOCKS), file("appended", 0));
-    Pool { fs, overwritten, read, appended }
+    Ok(ThreeFiles { fs, overwritten, read, appended })
 }
 
 #[derive(Clone, Copy)]
@@ -86,7 +70,7 @@ const REQUESTS: [(&str, Request); 7] = [
     ("64 KiB read", Request::ReadMany),
 ];
 
-impl Pool {
+impl ThreeFiles {
     /// Nanoseconds per request of a batch.
     fn batch(&self, request: Request, picks: &mut u64, clock: &dyn Clock) -> f64 {
         let mut content = vec![5; 65_536];
@@ -122,16 +106,13 @@ impl Pool {
     }
 }
 
-fn main() {
-    let rounds: u64 = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(200);
+pub(super) fn run(args: &[String]) -> Outcome<()> {
+    let rounds = number(args, 0, 200);
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
-    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
     // The two kinds are made in turns, so that neither has the better memory.
-    let pools: Vec<(bool, Pool)> = (0..2 * POOLS)
-        .map(|index| {
-            (index % 2 == 1, make(&directory.path().join(index.to_string()), index % 2 == 1, &clock))
-        })
-        .collect();
+    let pools: Vec<(bool, ThreeFiles)> = (0..2 * POOLS)
+        .map(|index| Ok((index % 2 == 1, make(index % 2 == 1, &clock)?)))
+        .collect::<Outcome<_>>()?;
     println!("| request | without, ns | with, ns | more |");
     println!("|---|---|---|---|");
     for (name, request) in REQUESTS {
@@ -149,4 +130,5 @@ fn main() {
         let [without, with] = taken.map(|of_kind| of_kind[of_kind.len() / 2]);
         println!("| {name} | {without:.0} | {with:.0} | {:+.1} % |", 100.0 * (with / without - 1.0));
     }
+    Ok(())
 }
