@@ -950,7 +950,7 @@ mod tests {
 
     /// Data over half of the device, overwritten at random: the runs of what is written stay long.
     #[test]
-    fn random_overwrites_leave_runs() {
+    fn random_overwrites_leave_long_free_runs() {
         const SIZE: u32 = 1024;
         const CHUNKS: usize = 32;
         let live = CHUNKS as u64 * u64::from(SIZE) / 2;
@@ -1003,7 +1003,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_follow_chunks() {
+    fn a_run_is_cut_into_pieces_at_the_borders_of_chunks() {
         let run = |start, length| DeviceRun { device: DeviceId(0), start: DeviceBlock(start), length };
         let found: Vec<_> = pieces(16, run(1, 16)).map(|p| (p.chunk, p.bit, p.length)).collect();
         assert_eq!(found, [(0, 0, 16)]);

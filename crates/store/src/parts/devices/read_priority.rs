@@ -93,7 +93,7 @@ mod tests {
     const US: u64 = 1000;
 
     #[test]
-    fn pieces_only_while_the_device_is_read() {
+    fn background_writes_are_cut_into_pieces_only_beside_reads() {
         let courtesy = Courtesy::default();
         assert_eq!(courtesy.piece(0), None);
         courtesy.read_begins();

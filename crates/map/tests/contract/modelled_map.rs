@@ -21,7 +21,8 @@ const GARBAGE: u64 = 100;
 
 pub type Model = BTreeMap<(u64, u64), Mapping>;
 
-pub struct World {
+/// The file maps of a small pool, and the model of them.
+pub struct ModelledMap {
     pub pm: Arc<dyn PmMedium>,
     pub wal: Arc<Wal>,
     pub blocks: Arc<BlockPool>,
@@ -65,13 +66,13 @@ pub fn image(size: u64, free: u64) -> (Vec<u8>, Geometry) {
     (image, geometry)
 }
 
-impl World {
-    pub fn open(pm: Arc<dyn PmMedium>, geometry: Geometry, row: &Row, seed: u64) -> World {
+impl ModelledMap {
+    pub fn open(pm: Arc<dyn PmMedium>, geometry: Geometry, row: &Row, seed: u64) -> ModelledMap {
         let (wal, _) = Wal::open(Arc::clone(&pm), UUID, geometry).unwrap();
         let wal = Arc::new(wal);
         let blocks = Arc::new(BlockPool::new(Arc::clone(&wal)));
         let map = (row.make)(Arc::clone(&blocks));
-        World {
+        ModelledMap {
             pm,
             wal,
             blocks,
