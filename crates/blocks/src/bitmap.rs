@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lowest_first_and_runs() {
+    fn a_set_gives_its_lowest_member_first_and_the_longest_run_up_to_the_wish() {
         let mut set = Bitmap::new(100_000);
         for bit in [5, 70, 71, 72, 9_000, 99_999] {
             set.insert(bit);

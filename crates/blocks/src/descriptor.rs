@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_of_use() {
+    fn a_read_or_write_sets_the_times_of_use() {
         let block = Descriptor::default();
         block.touch_written(7);
         assert_eq!((block.touched(), block.written(), block.read()), (7, 7, 0));

@@ -20,7 +20,7 @@ fn page(byte: u8) -> Page {
 }
 
 #[test]
-fn versions_touches_lifetime_and_budget() {
+fn a_clean_page_is_found_by_version_until_its_lifetime_or_the_budget_ends() {
     let cache = BlockCache::new(4096 * 4, 100);
     cache.insert(key(1), 7, page(1), true, 0);
     cache.insert(key(2), 7, page(2), false, 0);
@@ -48,7 +48,7 @@ fn a_scan_leaves_pages_touched_twice_in_the_cache() {
 
 /// A list by last use hits nothing of a loop that is longer than it: each page goes just before its turn.
 #[test]
-fn of_a_loop_longer_than_the_cache_a_part_stays() {
+fn a_part_of_a_loop_longer_than_the_cache_stays_cached() {
     let cache = BlockCache::new(4096 * 16, 100);
     let ask = |block| {
         let found = cache.get(key(block), 1, 0).is_some();
@@ -71,7 +71,7 @@ fn of_a_loop_longer_than_the_cache_a_part_stays() {
 }
 
 #[test]
-fn lines_of_bytes() {
+fn touched_lines_cover_the_range_of_bytes() {
     assert_eq!(Lines::touched(0, 4096), Lines::ALL);
     assert_eq!(Lines::touched(63, 65), Lines(0b11));
     assert_eq!(Lines::touched(4095, 4096), Lines(1 << 63));
@@ -128,7 +128,7 @@ fn a_copy_older_than_the_installed_one_is_not_installed() {
 /// A page kept the whole buffer of the read that brought it, up to 2 MiB: random reads of a lower tier took thirty times
 /// the DRAM that `cache=` allows, and more; later until a second had passed, or as long as half of the buffer was in use.
 #[test]
-fn a_page_keeps_no_buffer() {
+fn a_cached_page_does_not_hold_the_buffer_of_its_read() {
     let cache = BlockCache::new(4096 * 64, 100);
     let mut buffers = Vec::new();
     for read in 0..256 {
@@ -249,7 +249,7 @@ fn a_header_needs_no_page() {
 }
 
 #[test]
-fn places_are_given_back_when_three_of_four_are_spare() {
+fn a_shard_is_compacted_when_three_of_four_places_are_spare() {
     for (places, left, expected) in
         [(1023, 0, false), (1024, 256, true), (1024, 257, false), (1028, 257, true), (1028, 258, false)]
     {

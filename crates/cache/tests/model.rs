@@ -37,7 +37,8 @@ struct Dirty {
     written: u64,
 }
 
-struct World {
+/// A cache, and the pages that it must have.
+struct CacheAndModel {
     cache: BlockCache,
     clean: BTreeMap<PageKey, Clean>,
     dirty: BTreeMap<PageKey, Dirty>,
@@ -47,7 +48,7 @@ struct World {
     random: u64,
 }
 
-impl World {
+impl CacheAndModel {
     fn next(&mut self, below: u64) -> u64 {
         self.random =
             self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -238,7 +239,7 @@ impl World {
 
 #[test]
 fn cached_pages_equal_the_model() {
-    let mut world = World {
+    let mut model = CacheAndModel {
         cache: BlockCache::new(64 << 20, FOREVER),
         clean: BTreeMap::new(),
         dirty: BTreeMap::new(),
@@ -248,14 +249,14 @@ fn cached_pages_equal_the_model() {
         random: 5,
     };
     for _ in 0..8_000 {
-        world.now += 1;
-        match world.next(10) {
-            0..=2 => world.change_clean(),
-            3..=4 => world.ask(),
-            5..=6 => world.change_dirty(),
-            _ => world.write_back(),
+        model.now += 1;
+        match model.next(10) {
+            0..=2 => model.change_clean(),
+            3..=4 => model.ask(),
+            5..=6 => model.change_dirty(),
+            _ => model.write_back(),
         }
-        world.compare();
+        model.compare();
     }
 }
 

@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_follow_chunks() {
+    fn a_run_is_cut_into_pieces_at_the_borders_of_chunks() {
         let run = |start, length| DeviceRun { device: DeviceId(0), start: DeviceBlock(start), length };
         let found = |of: DeviceRun| -> Vec<_> {
             let tuple = |piece: Piece| (piece.chunk.0, piece.bits.start, piece.bits.length);

@@ -1,6 +1,6 @@
 //! A node: a catalog page copied whole from PM, then searched in the processor's cache. The copy of 4 KiB
 //! takes about 60 ns if the page is cached, else a stream of misses that overlap. A binary search in PM
-//! itself would be a chain of misses, and many small copies cost more than a large one (examples/times.rs).
+//! itself would be a chain of misses, and many small copies cost more than a large one (`terrace-lab micro pm_reads`).
 //!
 //! Invariant: nothing here trusts a byte of the page; what does not fit gives `Corrupt`.
 

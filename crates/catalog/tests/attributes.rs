@@ -67,7 +67,7 @@ fn announced_puts_equal_the_puts_of_the_edit() {
 }
 
 #[test]
-fn values_and_targets_have_a_largest_size() {
+fn xattr_values_and_symlink_targets_have_a_largest_size() {
     let (catalog, _) = pool();
     set(&catalog, b"user.a", &[1; 700], 700).unwrap();
     assert!(matches!(set(&catalog, b"user.a", &[1; 701], 700), Err(Edit::TooLarge)));
@@ -78,7 +78,7 @@ fn values_and_targets_have_a_largest_size() {
 }
 
 #[test]
-fn names_are_listed_and_removed_by_pieces() {
+fn xattr_names_are_listed_and_removed_by_pieces() {
     let (catalog, shard) = pool();
     // Three keys, a key, a key.
     for (name, length) in [(&b"user.a"[..], 2500), (b"user.b", 9), (b"user.c", 9)] {
@@ -107,7 +107,7 @@ fn names_are_listed_and_removed_by_pieces() {
 }
 
 #[test]
-fn damaged_values_are_told() {
+fn damaged_xattr_values_are_reported() {
     let (catalog, shard) = pool();
     let part = |name: &[u8], part, head: u32, length: usize| {
         let value =
@@ -134,7 +134,7 @@ fn damaged_values_are_told() {
 }
 
 #[test]
-fn damaged_targets_are_told() {
+fn damaged_symlink_targets_are_reported() {
     let (catalog, shard) = pool();
     let read = || symlink::read(catalog.read(shard).reader(), Ino(1)).map(|target| target.len());
     assert!(read().is_err());

@@ -249,7 +249,7 @@ fn catalog_leaf() -> [u8; 8] {
 
 /// A damaged leaf in PM hides none below: inner pages are read, and no others.
 #[test]
-fn leaves_below_and_ranges_are_told_without_a_look_at_leaves() {
+fn leaves_below_and_ranges_are_listed_without_reading_leaves() {
     let (catalog, shard) = crafted(&[(2, 3), (1, 5)], &catalog_leaf());
     let guard = catalog.read(shard);
     let reader = guard.reader();

@@ -151,12 +151,12 @@ fn run(seed: u64, warm: u32, traced: u32) {
 }
 
 #[test]
-fn every_event_of_small_trees() {
+fn a_crash_at_any_event_leaves_small_trees_whole() {
     run(1, 0, 60);
 }
 
 #[test]
-fn every_event_of_grown_trees() {
+fn a_crash_at_any_event_leaves_grown_trees_whole() {
     run(2, 300, 60);
     run(3, 700, 60);
 }

@@ -141,7 +141,7 @@ fn cookies(catalog: &Catalog, shard: u32) -> Result<Vec<u64>, Error> {
 }
 
 #[test]
-fn a_weak_hash_has_so_many_bits() {
+fn a_weak_hash_has_the_given_number_of_bits() {
     let cookies = |bits| -> std::collections::BTreeSet<u64> {
         let hash = NameHash::weak(&[1; 16], bits);
         (0..200u32).map(|number| hash.base(&number.to_le_bytes())).collect()

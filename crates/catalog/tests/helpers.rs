@@ -102,7 +102,7 @@ fn renaming_within_a_full_leaf_ends() {
 }
 
 #[test]
-fn xattrs_symlinks_intents() {
+fn xattrs_symlinks_and_intents_read_back_as_written() {
     let catalog = pool();
     let ino = Ino(6);
     let shard = catalog.shard_of(6);

@@ -1,36 +1,18 @@
 //! The basic operations of a file system, on simulated media.
 
-mod common;
-
-use common::{CALLER, Pool, ROOT};
 use terrace_engine::{
-    Allocate, Engine, FsResult, MountOptions, Movements, PolicyKind, Seek, SetAttributes, Simulation, Wait,
+    Allocate, FsResult, MountOptions, Movements, PolicyKind, Seek, SetAttributes, Simulation, Wait,
     WriteFlags, XattrMode,
 };
-use terrace_format::Ino;
+use terrace_testkit::{CALLER, ROOT, SimulatedPool, pattern, read_all, try_create};
 
 const W: Wait = Wait::Allowed;
 
-fn create(fs: &Engine, name: &str) -> FsResult<Ino> {
-    Ok(fs.mknod(ROOT, name.as_bytes(), 0o100644, 0, CALLER, W)?.ino)
-}
-
-fn read_all(fs: &Engine, ino: Ino) -> FsResult<Vec<u8>> {
-    let mut content = vec![0; fs.getattr(ino)?.size as usize];
-    let count = fs.read(ino, 0, &mut content, W)?;
-    assert_eq!(count, content.len());
-    Ok(content)
-}
-
-fn pattern(length: usize, seed: u8) -> Vec<u8> {
-    (0..length).map(|i| (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8) ^ seed).collect()
-}
-
 #[test]
 fn written_bytes_are_read_after_a_mount() -> FsResult<()> {
-    let pool = Pool::new(2 << 20, 4096);
+    let pool = SimulatedPool::new(2 << 20, 4096);
     let fs = pool.mount();
-    let ino = create(&fs, "a")?;
+    let ino = try_create(&fs, "a")?;
     let mut expected = pattern(100_000, 1);
     fs.write(ino, 0, &expected, WriteFlags::default(), W)?;
     fs.write(ino, 5000, &[9; 10_000], WriteFlags::default(), W)?;
@@ -51,7 +33,7 @@ fn written_bytes_are_read_after_a_mount() -> FsResult<()> {
 
 #[test]
 fn names_links_and_directories_work_together() -> FsResult<()> {
-    let pool = Pool::new(2 << 20, 4096);
+    let pool = SimulatedPool::new(2 << 20, 4096);
     let fs = pool.mount();
     let dir = fs.mkdir(ROOT, b"d", 0o755, CALLER, W)?.ino;
     for index in 0..200 {
@@ -90,12 +72,12 @@ fn libc_einval() -> i32 {
 }
 
 #[test]
-fn larger_than_pm_and_back() -> FsResult<()> {
-    let pool = Pool::new(2 << 20, 8192);
+fn a_file_larger_than_pm_reads_back() -> FsResult<()> {
+    let pool = SimulatedPool::new(2 << 20, 8192);
     // Under this policy all of the file has its home in PM; the policy `predictive` would send half of it to
     // DRAM.
     let fs = pool.mount_with(MountOptions { policy: Some(PolicyKind::ANTICACHE), ..MountOptions::default() });
-    let ino = create(&fs, "big")?;
+    let ino = try_create(&fs, "big")?;
     let expected = pattern(8 << 20, 3);
     for (index, piece) in expected.chunks(64 << 10).enumerate() {
         fs.write(ino, index as u64 * (64 << 10), piece, WriteFlags::default(), W)?;
@@ -148,12 +130,12 @@ fn larger_than_pm_and_back() -> FsResult<()> {
 }
 
 #[test]
-fn full_of_metadata_gives_enospc_and_unlink_works() -> FsResult<()> {
-    let pool = Pool::new(2 << 20, 4096);
+fn a_pool_full_of_metadata_gives_enospc_and_still_unlinks() -> FsResult<()> {
+    let pool = SimulatedPool::new(2 << 20, 4096);
     let fs = pool.mount_with(MountOptions::default());
     let mut made = 0;
     let error = loop {
-        match create(&fs, &format!("a-rather-long-name-so-that-pages-fill-quickly-{made}")) {
+        match try_create(&fs, &format!("a-rather-long-name-so-that-pages-fill-quickly-{made}")) {
             Ok(ino) => fs.forget(ino, 1),
             Err(error) => break error,
         }
@@ -165,7 +147,7 @@ fn full_of_metadata_gives_enospc_and_unlink_works() -> FsResult<()> {
     for index in 0..made {
         fs.unlink(ROOT, format!("a-rather-long-name-so-that-pages-fill-quickly-{index}").as_bytes(), W)?;
     }
-    create(&fs, "again")?;
+    try_create(&fs, "again")?;
     fs.unmount()?;
     drop(fs);
     pool.assert_clean();
@@ -176,10 +158,10 @@ fn full_of_metadata_gives_enospc_and_unlink_works() -> FsResult<()> {
 /// off, because only writes, and extensions past the block, cleared them (design S5).
 #[test]
 fn extending_within_the_last_block_reads_zeros() -> FsResult<()> {
-    let pool = Pool::new(2 << 20, 4096);
+    let pool = SimulatedPool::new(2 << 20, 4096);
     let fs = pool.mount();
     for cold in [false, true] {
-        let ino = create(&fs, if cold { "cold" } else { "pm" })?;
+        let ino = try_create(&fs, if cold { "cold" } else { "pm" })?;
         fs.write(ino, 0, &[7; 3000], WriteFlags::default(), W)?;
         if cold {
             fs.sync_to(1, &mut |_| {})?;
@@ -199,9 +181,9 @@ fn extending_within_the_last_block_reads_zeros() -> FsResult<()> {
 /// A lower tier full of cold copies under shadows still takes the new copies of these blocks.
 #[test]
 fn overwriting_on_a_full_tier_finds_space() -> FsResult<()> {
-    let pool = Pool::new(2 << 20, 561);
+    let pool = SimulatedPool::new(2 << 20, 561);
     let fs = pool.mount();
-    let ino = create(&fs, "a")?;
+    let ino = try_create(&fs, "a")?;
     let size = 560 * 4096;
     fs.write(ino, 0, &pattern(size, 1), WriteFlags::default(), W)?;
     fs.sync_to(1, &mut |_| {})?;
@@ -221,15 +203,15 @@ fn overwriting_on_a_full_tier_finds_space() -> FsResult<()> {
 /// Found: values of several parts that land in one catalog leaf were refused with EIO, because a split made
 /// room for one key at a time.
 #[test]
-fn large_xattrs_and_symlink_targets() -> FsResult<()> {
-    let pool = Pool::new(64 << 20, 4096);
+fn large_xattrs_and_symlink_targets_read_back() -> FsResult<()> {
+    let pool = SimulatedPool::new(64 << 20, 4096);
     let fs = pool.mount();
     for index in 0..40u8 {
         let name = format!("link{index}");
         let target = vec![b'a' + index % 26; 4095];
         let link = fs.symlink(ROOT, name.as_bytes(), &target, CALLER, W)?.ino;
         assert_eq!(fs.readlink(link)?, target);
-        let file = create(&fs, &format!("file{index}"))?;
+        let file = try_create(&fs, &format!("file{index}"))?;
         for size in [100, 5000, 8000] {
             fs.setxattr(file, format!("user.{size}").as_bytes(), &vec![index; size], XattrMode::Any, W)?;
         }
@@ -246,10 +228,10 @@ fn large_xattrs_and_symlink_targets() -> FsResult<()> {
 /// Found: an aligned write of one block past a cold partial last block claimed one block too few for the
 /// zeros behind the old end, and asked for space for ever.
 #[test]
-fn sparse_write_behind_a_cold_partial_block() -> FsResult<()> {
-    let pool = Pool::new(2 << 20, 4096);
+fn a_sparse_write_behind_a_cold_last_block_ends() -> FsResult<()> {
+    let pool = SimulatedPool::new(2 << 20, 4096);
     let fs = pool.mount();
-    let ino = create(&fs, "a")?;
+    let ino = try_create(&fs, "a")?;
     fs.write(ino, 0, &[3; 5000], WriteFlags::default(), W)?;
     fs.sync_to(1, &mut |_| {})?;
     fs.write(ino, 16_384, &[4; 4096], WriteFlags::default(), W)?;

@@ -10,12 +10,9 @@
 //! flips as the issue asks for; `TERRACE_SEED` is where they begin.
 #![allow(clippy::unwrap_used)]
 
-#[path = "common/mod.rs"]
-mod common;
 #[path = "golden/make.rs"]
 mod make;
 
-use common::{CALLER, Pool, ROOT};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,10 +27,11 @@ use terrace_format::geometry::{LANES_BLOCK, ROOTS_BLOCK};
 use terrace_format::page_checksum::ChecksumWord;
 use terrace_format::table::{Owner, PageKind};
 use terrace_format::{BLOCK_SIZE, DeviceBlock, Ino, PmBlock, PmOffset};
-use terrace_media::block::{AlignedBlock, DeviceImage, SimulatedDevice};
+use terrace_media::block::{AlignedBlock, DeviceImage};
 use terrace_media::pm::{PmImage, RecordedPm};
 use terrace_media::{BlockMedium, PmMedium};
 use terrace_runtime::ManualClock;
+use terrace_testkit::{CALLER, ROOT, SimulatedPool};
 
 const W: Wait = Wait::Allowed;
 
@@ -101,12 +99,9 @@ impl Base {
         base
     }
 
-    fn pool(&self) -> Pool {
-        Pool {
-            pm: Arc::new(RecordedPm::from_image(self.pm.clone())),
-            device: Arc::new(SimulatedDevice::from_image(self.device.clone())),
-            clock: Arc::new(ManualClock::new(1_800_000_000_000_000_000)),
-        }
+    fn pool(&self) -> SimulatedPool {
+        let later = Arc::new(ManualClock::new(1_800_000_000_000_000_000));
+        SimulatedPool::from_images(self.pm.clone(), self.device.clone()).with_clock(later)
     }
 }
 
@@ -137,12 +132,12 @@ fn places(pm: &RecordedPm, device_blocks: u64) -> BTreeMap<Structure, Vec<u64>> 
     places
 }
 
-fn mount(pool: &Pool) -> FsResult<Arc<Engine>> {
+fn mount(pool: &SimulatedPool) -> FsResult<Arc<Engine>> {
     let refused = |_| terrace_engine::FsError::NotFound;
     let (superblock, _) = read_superblock(&*pool.pm, true).map_err(refused)?;
     let media = PoolMedia { pm: pool.pm.clone(), block: vec![pool.device.clone() as Arc<dyn BlockMedium>] };
     let options = MountOptions { atime: Atime::Never, ..Default::default() };
-    Engine::mount(media, superblock, options, Arc::clone(&pool.clock))
+    Engine::mount(media, superblock, options, pool.clock.clone())
 }
 
 fn line(fs: &Engine, ino: Ino) -> FsResult<String> {
@@ -230,7 +225,7 @@ struct Counts {
     wrong: u64,
 }
 
-fn damage(pool: &Pool, structure: Structure, block: u64, kind: Damage, random: &mut StdRng) {
+fn damage(pool: &SimulatedPool, structure: Structure, block: u64, kind: Damage, random: &mut StdRng) {
     let at = random.random_range(0..BLOCK_SIZE);
     let (start, length) = match kind {
         Damage::Bit => (at, 1),
@@ -273,7 +268,7 @@ fn use_it(fs: &Arc<Engine>) {
 }
 
 /// Mounts, reads, uses, mounts again, reads again.
-fn judge(base: &Base, pool: &Pool, counts: &mut Counts) -> Option<String> {
+fn judge(base: &Base, pool: &SimulatedPool, counts: &mut Counts) -> Option<String> {
     counts.damages += 1;
     let view = PoolView::new(pool.pm.clone(), vec![Some(pool.device.clone())]);
     let report = check(&view, &Options { read_cold: true, ..Default::default() });

@@ -1,9 +1,6 @@
 //! Threads that write, truncate, rename and remove files with verifiable content while migration runs on real
 //! media: no byte is lost, no block leaks, the pool is clean afterwards.
 
-mod common;
-
-use common::{CALLER, ROOT, format_options};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
@@ -18,6 +15,7 @@ use terrace_media::block::FileDevice;
 use terrace_media::pm::RamPm;
 use terrace_media::{BlockMedium, PmMedium};
 use terrace_runtime::SystemClock;
+use terrace_testkit::{CALLER, ROOT, format_options};
 
 const W: Wait = Wait::Allowed;
 const THREADS: u64 = 16;
@@ -118,7 +116,7 @@ fn worker(fs: &Engine, seed: u64) -> FsResult<()> {
 }
 
 #[test]
-fn threads_with_migration() -> Result<(), Box<dyn std::error::Error>> {
+fn threads_beside_migration_leave_a_sound_pool() -> Result<(), Box<dyn std::error::Error>> {
     let seed: u64 = std::env::var("TERRACE_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
     println!("TERRACE_SEED={seed} cargo test -p terrace-engine --test stress");
     let shm = tempfile::tempdir_in("/dev/shm")?;

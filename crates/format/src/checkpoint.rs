@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn round_trip_and_damage() {
+    fn a_checkpoint_round_trips_and_its_damage_is_found() {
         let point =
             Checkpoint { lsn: Lsn(7), epoch: 3, sequence: 9, clean: true, tails: vec![0, 64, u64::MAX] };
         let uuid = [5; 16];

@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn header_and_summary_round_trip() {
+    fn a_device_header_and_a_group_summary_round_trip() {
         let mut header = DeviceHeader::new_zeroed();
         (header.magic, header.version, header.tier) = (DEVICE_MAGIC, 1.into(), 1);
         let block = header.encode();

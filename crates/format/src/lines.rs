@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_ranges() {
+    fn a_line_mask_covers_every_line_of_a_range() {
         assert_eq!(LineMask::touching(0, 4096), LineMask::FULL);
         assert_eq!(LineMask::touching(0, 1), LineMask(1));
         assert_eq!(LineMask::touching(63, 65), LineMask(3));
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_and_hull() {
+    fn a_line_mask_lists_runs_and_hull() {
         let runs = |mask: u64| LineMask(mask).runs().collect::<Vec<_>>();
         assert_eq!(runs(0), []);
         assert_eq!(runs(u64::MAX), vec![0..4096; 1]);

@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn insert_search_remove() -> Result<(), Corrupt> {
+    fn an_inserted_key_is_found_and_a_removed_key_is_missing() -> Result<(), Corrupt> {
         let mut page = Page::new(0);
         for key in [5u8, 1, 9, 3] {
             let Err(place) = page.search(&[key])? else { unreachable!() };

@@ -379,7 +379,8 @@ mod tests {
     }
 
     #[test]
-    fn seal_and_verify() -> Result<(), Box<dyn std::error::Error>> {
+    fn a_sealed_superblock_verifies_and_a_changed_superblock_is_refused()
+    -> Result<(), Box<dyn std::error::Error>> {
         let geometry = Geometry::choose(64 << 20, 4096)?;
         let mut superblock = Superblock::new(&geometry);
         (superblock.map, superblock.policy, superblock.data_mode) = (1, 2, 1);

@@ -1,4 +1,4 @@
-//! `terrace-lab smoke …` and `terrace-lab paper …`; `terrace-lab run …` is `terrace bench run …`, which its
+//! `terrace-lab smoke …`, `terrace-lab paper …` and `terrace-lab micro …`; `terrace-lab run …` is `terrace bench run …`, which its
 //! children need.
 #![forbid(unsafe_code)]
 
@@ -12,9 +12,10 @@ fn main() -> ExitCode {
     match command.to_str() {
         Some("smoke") => terrace_lab::smoke::main(&rest),
         Some("paper") => terrace_lab::paper::main(&rest),
+        Some("micro") => terrace_lab::micro::main(&rest),
         Some("run") => terrace_bench::run::main(&rest),
         _ => {
-            eprintln!("usage: terrace-lab smoke|paper|run [--help]");
+            eprintln!("usage: terrace-lab smoke|paper|micro|run [--help]");
             ExitCode::FAILURE
         }
     }

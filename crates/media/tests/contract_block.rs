@@ -113,7 +113,7 @@ fn out_of_bounds_is_a_counted_error() {
 }
 
 #[test]
-fn a_discard_is_local() {
+fn a_discard_leaves_other_blocks_alone() {
     for case in media() {
         let device = &case.medium;
         let data = blocks(8, 5);
@@ -127,7 +127,7 @@ fn a_discard_is_local() {
 }
 
 #[test]
-fn reads_together_are_each_as_alone() {
+fn reads_of_one_batch_give_the_same_as_single_reads() {
     for case in media() {
         let device = &case.medium;
         let data = blocks(3000, 5);
@@ -154,7 +154,7 @@ fn reads_together_are_each_as_alone() {
 }
 
 #[test]
-fn several_threads_at_once() {
+fn threads_write_and_read_a_device_at_the_same_time() {
     for case in media() {
         let threads: Vec<_> = (0..4u64)
             .map(|number| {

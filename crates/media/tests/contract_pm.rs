@@ -205,7 +205,7 @@ fn aligned_words_are_never_torn() {
 }
 
 #[test]
-fn status_is_described() {
+fn every_pm_medium_describes_itself_and_its_promise() {
     for case in media() {
         assert!(!case.medium.describe().is_empty());
         assert_ne!(case.medium.promise().name(), "none", "{}", case.name);

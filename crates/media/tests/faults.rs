@@ -86,7 +86,7 @@ fn a_device_keeps_flushed_blocks_over_a_power_loss_and_reports_the_loss_once() {
 }
 
 #[test]
-fn failures_are_of_any_number_once_or_for_good() {
+fn planned_failures_have_any_errno_and_occur_once_or_for_good() {
     let device = SimulatedDevice::new(8);
     for number in [libc::EIO, libc::ENOSPC, libc::EREMOTEIO] {
         device.fail_next(Operation::Flush, 0..8, number, Times::Count(1));
@@ -103,7 +103,7 @@ fn failures_are_of_any_number_once_or_for_good() {
 }
 
 #[test]
-fn poison_of_reads_or_stores_once_or_for_good() {
+fn poison_fails_reads_or_stores_a_number_of_times_or_for_good() {
     let load = |pm: &RecordedPm| pm.load_u64(PmOffset(64)).is_ok();
     let store = |pm: &RecordedPm| pm.write(PmOffset(64), &[1; 8]).is_ok();
     let pm = RecordedPm::new(4096);

@@ -11,29 +11,24 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use terrace_check::{Code, Options, Report, check};
+use terrace_check::{Code, Options};
 use terrace_engine::{
-    Caller, DeviceClass, Engine, FormatOptions, MetadataMoves, MountOptions, Movements, NewDevice,
-    PolicyKind, PoolMedia, SetAttributes, Simulation, Wait, WriteFlags, XattrMode, format, read_superblock,
+    Engine, FormatOptions, MetadataMoves, MountOptions, Movements, SetAttributes, Simulation, Wait,
+    WriteFlags, XattrMode, read_superblock,
 };
 use terrace_format::below::{Below, Identity, is_below, seal};
 use terrace_format::inode::{SLOTS_PER_PAGE, unpack_root};
 use terrace_format::keys::Key;
 use terrace_format::page::Page;
 use terrace_format::seal::SealKey;
-use terrace_format::superblock::Superblock;
 use terrace_format::table::{Owner, PageKind};
 use terrace_format::{Ino, PmBlock, PmOffset};
-use terrace_media::block::{DeviceImage, Operation, SimulatedDevice, Times};
-use terrace_media::pm::RecordedPm;
-use terrace_media::{BlockMedium, PmMedium};
+use terrace_media::block::{DeviceImage, Operation, Times};
 use terrace_repair::{Media, Repair, repair};
-use terrace_runtime::ManualClock;
+use terrace_testkit::{CALLER, ROOT, SimulatedPool, format_options};
 
 const W: Wait = Wait::Allowed;
 const BLOCK: usize = 4096;
-const ROOT: Ino = Ino(1);
-const CALLER: Caller = Caller { uid: 0, gid: 0 };
 const OPTIONS: Options<'static> = Options { read_cold: true, progress: None, given: &[] };
 const PM_BYTES: u64 = 4 << 20;
 const DEVICE_BLOCKS: u64 = 4096;
@@ -43,75 +38,48 @@ const FILES: u32 = 2400;
 /// Inode, mode, size, content and attribute of each file, by path.
 type Tree = BTreeMap<String, (u64, u32, u64, Vec<u8>, Option<Vec<u8>>)>;
 
-struct World {
-    pm: Arc<RecordedPm>,
-    device: Arc<SimulatedDevice>,
+fn pool_of(pm: &[u8], device: &[u8]) -> SimulatedPool {
+    SimulatedPool::from_images(pm.to_vec(), DeviceImage::from_bytes(device))
 }
 
-impl World {
-    fn new(pm: &[u8], device: &[u8]) -> World {
-        let device = DeviceImage::from_bytes(device);
-        World {
-            pm: Arc::new(RecordedPm::from_image(pm.to_vec())),
-            device: Arc::new(SimulatedDevice::from_image(device)),
-        }
-    }
-    fn repair_media(&self, present: bool) -> Media {
-        let device: Arc<dyn BlockMedium> = self.device.clone();
-        Media { pm: self.pm.clone(), block: vec![present.then_some(device)] }
-    }
-    fn repair(&self) -> Repair {
-        repair(&self.repair_media(true), &OPTIONS)
-    }
-    fn check(&self) -> Report {
-        check(&self.repair_media(true).view(), &OPTIONS)
-    }
-    fn bytes(&self) -> (Vec<u8>, Vec<u8>) {
-        let mut pm = vec![0; self.pm.size() as usize];
-        assert!(self.pm.visible_image().read(0, &mut pm));
-        (pm, self.device.visible_image().to_bytes())
-    }
-    fn superblock(&self) -> Superblock {
-        read_superblock(&*self.pm, true).unwrap().0
-    }
-    fn mount(&self, metadata_moves: MetadataMoves) -> Arc<Engine> {
-        let pm: Arc<dyn PmMedium> = self.pm.clone();
-        let device: Arc<dyn BlockMedium> = self.device.clone();
-        let options = MountOptions { metadata_moves, ..MountOptions::default() };
-        let clock = Arc::new(ManualClock::new(1_700_000_000_000_000_000));
-        Engine::mount(PoolMedia { pm, block: vec![device] }, self.superblock(), options, clock).unwrap()
-    }
-    /// All files that the root directory reaches.
-    fn tree(&self) -> Tree {
-        let fs = self.mount(MetadataMoves::WhenScarce);
-        let mut tree = Tree::new();
-        let mut left = vec![(ROOT, String::new())];
-        while let Some((directory, path)) = left.pop() {
-            let mut entries = Vec::new();
-            fs.readdir(directory, 0, &mut |entry| {
-                entries.push(entry.clone());
-                true
-            })
-            .unwrap();
-            for entry in entries.into_iter().filter(|entry| !entry.name.starts_with(b".")) {
-                let path = format!("{path}/{}", String::from_utf8_lossy(&entry.name));
-                let found = fs.getattr(entry.ino).unwrap();
-                let mut content = Vec::new();
-                if found.mode >> 12 == 0o10 {
-                    content = vec![0; found.size as usize];
-                    let read = fs.read(entry.ino, 0, &mut content, W).unwrap();
-                    assert_eq!(read, content.len());
-                } else if found.mode >> 12 == 0o04 {
-                    left.push((entry.ino, path.clone()));
-                }
-                let attribute = fs.getxattr(entry.ino, b"user.a").ok();
-                let size = if found.mode >> 12 == 0o10 { found.size } else { 0 };
-                tree.insert(path, (entry.ino.0, found.mode, size, content, attribute));
+fn repair_pool(pool: &SimulatedPool) -> Repair {
+    repair(&pool.repair_media(), &OPTIONS)
+}
+
+fn mount(pool: &SimulatedPool, metadata_moves: MetadataMoves) -> Arc<Engine> {
+    pool.mount_with(MountOptions { metadata_moves, ..MountOptions::default() })
+}
+
+/// All files that the root directory reaches.
+fn tree_of(pool: &SimulatedPool) -> Tree {
+    let fs = mount(pool, MetadataMoves::WhenScarce);
+    let mut tree = Tree::new();
+    let mut left = vec![(ROOT, String::new())];
+    while let Some((directory, path)) = left.pop() {
+        let mut entries = Vec::new();
+        fs.readdir(directory, 0, &mut |entry| {
+            entries.push(entry.clone());
+            true
+        })
+        .unwrap();
+        for entry in entries.into_iter().filter(|entry| !entry.name.starts_with(b".")) {
+            let path = format!("{path}/{}", String::from_utf8_lossy(&entry.name));
+            let found = fs.getattr(entry.ino).unwrap();
+            let mut content = Vec::new();
+            if found.mode >> 12 == 0o10 {
+                content = vec![0; found.size as usize];
+                let read = fs.read(entry.ino, 0, &mut content, W).unwrap();
+                assert_eq!(read, content.len());
+            } else if found.mode >> 12 == 0o04 {
+                left.push((entry.ino, path.clone()));
             }
+            let attribute = fs.getxattr(entry.ino, b"user.a").ok();
+            let size = if found.mode >> 12 == 0o10 { found.size } else { 0 };
+            tree.insert(path, (entry.ino.0, found.mode, size, content, attribute));
         }
-        fs.unmount().unwrap();
-        tree
     }
+    fs.unmount().unwrap();
+    tree
 }
 
 /// A pool with most of its metadata below.
@@ -126,35 +94,9 @@ impl Sample {
         Sample::with_secret(Some([9; 16]))
     }
     fn with_secret(seal_secret: Option<[u8; 16]>) -> Sample {
-        let pm: Arc<dyn PmMedium> = Arc::new(RecordedPm::new(PM_BYTES));
-        let device: Arc<dyn BlockMedium> = Arc::new(SimulatedDevice::new(DEVICE_BLOCKS));
-        let options = FormatOptions {
-            label: "test".into(),
-            uuid: [7; 16],
-            hash_key: [9; 16],
-            seal_secret,
-            policy: PolicyKind::PREDICTIVE,
-            data_ordered: false,
-            data_checksums: false,
-            chunk_blocks: 16,
-            created_ns: 1_700_000_000_000_000_000,
-            root: Default::default(),
-            devices: vec![NewDevice {
-                tier: 1,
-                class: DeviceClass::Ssd,
-                uuid: [1; 16],
-                path: "/tier".into(),
-            }],
-        };
-        format(&PoolMedia { pm: pm.clone(), block: vec![device.clone()] }, &options).unwrap();
-        let mut bytes = vec![0; PM_BYTES as usize];
-        pm.read(PmOffset(0), &mut bytes).unwrap();
-        let world = World::new(&bytes, &{
-            let mut blocks = vec![terrace_media::block::AlignedBlock::zeroed(); DEVICE_BLOCKS as usize];
-            device.read(terrace_format::DeviceBlock(0), &mut blocks).unwrap();
-            blocks.iter().flat_map(|block| block.0).collect::<Vec<u8>>()
-        });
-        let fs = world.mount(MetadataMoves::Always);
+        let options = FormatOptions { seal_secret, ..format_options(1) };
+        let pool = SimulatedPool::formatted(PM_BYTES, DEVICE_BLOCKS, &options);
+        let fs = mount(&pool, MetadataMoves::Always);
         let directories: Vec<Ino> = (0..DIRECTORIES)
             .map(|index| fs.mkdir(ROOT, format!("d{index}").as_bytes(), 0o755, CALLER, W).unwrap().ino)
             .collect();
@@ -176,15 +118,15 @@ impl Sample {
         directories.iter().for_each(|ino| fs.forget(*ino, 1));
         fs.unmount().unwrap();
         drop(fs);
-        let report = world.check();
+        let report = pool.check();
         assert!(report.is_clean() && report.summary.metadata_below > 100, "{report:#?}");
-        let (pm, device) = world.bytes();
-        let tree = World::new(&pm, &device).tree();
+        let (pm, device) = pool.bytes();
+        let tree = tree_of(&pool_of(&pm, &device));
         assert_eq!(tree.len(), (DIRECTORIES + FILES) as usize);
         Sample { pm, device, tree }
     }
-    fn world(&self) -> World {
-        World::new(&self.pm, &self.device)
+    fn pool(&self) -> SimulatedPool {
+        pool_of(&self.pm, &self.device)
     }
     fn word(&self, offset: PmOffset) -> u64 {
         u64::from_le_bytes(self.pm[offset.0 as usize..][..8].try_into().unwrap())
@@ -193,7 +135,7 @@ impl Sample {
         Page(Box::new(self.pm[block as usize * BLOCK..][..BLOCK].try_into().unwrap()))
     }
     fn geometry(&self) -> terrace_format::Geometry {
-        self.world().superblock().geometry()
+        read_superblock(&*self.pool().pm, true).unwrap().0.geometry()
     }
     /// Inner pages and leaves in PM, and locations below, of all catalog trees.
     fn catalog(&self) -> (Vec<u64>, Vec<u64>, Vec<u64>) {
@@ -259,9 +201,9 @@ impl Sample {
     /// Repairs the pool, and asserts that it is sound, that no lower tier was written and that a second
     /// repair has no work.
     #[track_caller]
-    fn repaired(&self, site: &str) -> (World, Repair) {
-        let world = self.world();
-        let done = world.repair();
+    fn repaired(&self, site: &str) -> (SimulatedPool, Repair) {
+        let pool = self.pool();
+        let done = repair_pool(&pool);
         assert_eq!(done.failure, None, "{site}");
         assert!(
             done.written && done.left.is_clean(),
@@ -269,19 +211,19 @@ impl Sample {
             done.left.findings,
             done.actions
         );
-        let (pm, device) = world.bytes();
+        let (pm, device) = pool.bytes();
         assert!(device == self.device, "{site}: a lower tier was written");
-        let again = world.repair();
+        let again = repair_pool(&pool);
         assert!(!again.written && again.left.is_clean(), "{site}: a second run writes: {:?}", again.actions);
-        (World::new(&pm, &device), done)
+        (pool_of(&pm, &device), done)
     }
 }
 
 #[test]
 fn a_sound_pool_with_metadata_below_is_not_written() {
     let sample = Sample::new();
-    let world = sample.world();
-    let done = world.repair();
+    let pool = sample.pool();
+    let done = repair_pool(&pool);
     assert!(!done.written && done.failure.is_none() && done.left.is_clean(), "{done:#?}");
 }
 
@@ -342,8 +284,8 @@ fn damage_in_pm_loses_no_metadata_page_below() {
     head.pm[geometry.orphan_head(3).0 as usize] = 9;
     damages.push(("orphan list".into(), head));
     for (site, damaged) in damages {
-        let (world, done) = damaged.repaired(&site);
-        let found = world.tree();
+        let (pool, done) = damaged.repaired(&site);
+        let found = tree_of(&pool);
         let missing: Vec<&String> = sample.tree.keys().filter(|path| !found.contains_key(*path)).collect();
         assert!(missing.is_empty(), "{site}: {} missing, {:#?}", missing.len(), done.actions);
         assert!(found == sample.tree, "{site}: {:#?}", done.actions);
@@ -358,11 +300,11 @@ fn an_unreadable_line_of_roots_loses_no_metadata_page_below() {
     let (first, last) = (geometry.shard_root(0).0, geometry.shard_root(geometry.catalog_shards - 1).0);
     for line in first / 64..=last / 64 {
         let pm = Arc::new(Healing::new(&sample.pm, line, false));
-        let block = sample.world().repair_media(true).block;
+        let block = sample.pool().repair_media().block;
         let done = repair(&Media { pm: pm.clone(), block }, &OPTIONS);
         assert!(done.failure.is_none() && done.left.is_clean(), "line {line}: {done:#?}");
-        let healed = World::new(&pm.bytes.lock(), &sample.device);
-        assert!(healed.tree() == sample.tree, "line {line}: {:#?}", done.actions);
+        let healed = pool_of(&pm.bytes.lock(), &sample.device);
+        assert!(tree_of(&healed) == sample.tree, "line {line}: {:#?}", done.actions);
     }
 }
 
@@ -390,11 +332,11 @@ fn a_changed_metadata_page_below_gets_a_block_in_pm() {
     let entry = geometry.table_entry(PmBlock(free)).0 as usize;
     damaged.pm[entry..entry + 8].copy_from_slice(&owner.encode().to_le_bytes());
     damaged.pm[entry + 8..entry + 16].fill(0xff);
-    let (world, done) = damaged.repaired("table entry");
+    let (pool, done) = damaged.repaired("table entry");
     let came = done.actions.iter().filter(|action| action.contains("comes up")).count();
     assert_eq!(came, 1, "page {index} of {}: {:#?}", below.len(), done.actions);
-    assert_eq!(world.check().summary.metadata_below, sample.world().check().summary.metadata_below - 1);
-    let found = world.tree();
+    assert_eq!(pool.check().summary.metadata_below, sample.pool().check().summary.metadata_below - 1);
+    let found = tree_of(&pool);
     for (path, (number, mode, size, content, attribute)) in &sample.tree {
         let (found_number, found_mode, found_size, found_content, found_attribute) = &found[path];
         assert_eq!((found_number, found_mode, found_size), (number, mode, size), "{path}");
@@ -408,8 +350,8 @@ fn a_changed_metadata_page_below_gets_a_block_in_pm() {
 #[test]
 fn a_fetched_metadata_page_counts_more_than_its_old_copy_below() {
     let sample = Sample::new();
-    let world = sample.world();
-    let fs = world.mount(MetadataMoves::Never);
+    let pool = sample.pool();
+    let fs = mount(&pool, MetadataMoves::Never);
     for index in (11..FILES).step_by(121) {
         let directory = fs.lookup(ROOT, format!("d{}", index % DIRECTORIES).as_bytes()).unwrap().ino;
         let name = format!("{index:05}-{}", "a-name-of-some-length".repeat(2));
@@ -425,8 +367,8 @@ fn a_fetched_metadata_page_counts_more_than_its_old_copy_below() {
     }
     fs.unmount().unwrap();
     drop(fs);
-    let (pm, device) = world.bytes();
-    let mut now = Sample { tree: World::new(&pm, &device).tree(), pm, device };
+    let (pm, device) = pool.bytes();
+    let mut now = Sample { tree: tree_of(&pool_of(&pm, &device)), pm, device };
     for copy in terrace_format::geometry::CHECKPOINT_COPIES {
         now.wipe(copy.0);
     }
@@ -451,8 +393,8 @@ fn a_fetched_metadata_page_counts_more_than_its_old_copy_below() {
             }
         }
         assert!(stale > 0, "{kind}");
-        let (world, done) = damaged.repaired(kind);
-        let found = world.tree();
+        let (pool, done) = damaged.repaired(kind);
+        let found = tree_of(&pool);
         let differ: Vec<_> = now.tree.iter().filter(|(path, seen)| found.get(*path) != Some(seen)).collect();
         assert!(found == now.tree, "{kind}: {differ:?} {:#?}", done.actions);
     }
@@ -475,10 +417,10 @@ fn a_damaged_metadata_page_below_loses_only_its_own_keys_and_slots() {
         if wiped {
             inner.iter().chain(&nodes).for_each(|block| damaged.wipe(*block));
         }
-        let before = damaged.world().check();
+        let before = damaged.pool().check();
         assert!(before.has(Code::MetadataChecksum) || wiped, "{site}: {:?}", before.findings);
-        let (world, _) = damaged.repaired(&site);
-        let found = world.tree();
+        let (pool, _) = damaged.repaired(&site);
+        let found = tree_of(&pool);
         let numbers: BTreeSet<u64> = found.values().map(|(ino, ..)| *ino).collect();
         // At most the names of one leaf are lost, and their inodes are in lost+found.
         let nameless = sample.tree.keys().filter(|path| !found.contains_key(*path)).count();
@@ -537,8 +479,8 @@ fn a_block_of_a_user_is_not_taken_for_metadata() {
         let (nodes, _, _) = sample.inode_file();
         inner.iter().chain(&nodes).for_each(|block| damaged.wipe(*block));
         let site = format!("secret {secret:?}");
-        let (world, done) = damaged.repaired(&site);
-        let fs = world.mount(MetadataMoves::Never);
+        let (pool, done) = damaged.repaired(&site);
+        let fs = mount(&pool, MetadataMoves::Never);
         for name in [&b"security.capability"[..], b"trusted.x", b"terrace.pin"] {
             let found = fs.getxattr(Ino(victim), name).ok();
             assert_eq!(found, None, "{site}: {} {:#?}", String::from_utf8_lossy(name), done.actions);
@@ -548,7 +490,7 @@ fn a_block_of_a_user_is_not_taken_for_metadata() {
         assert_eq!(fs.getxattr(Ino(victim), b"user.x").is_ok(), secret.is_none(), "{site}");
         fs.unmount().unwrap();
         drop(fs);
-        assert!(world.tree().values().all(|(_, mode, ..)| mode & 0o4000 == 0), "{site}: set-uid");
+        assert!(tree_of(&pool).values().all(|(_, mode, ..)| mode & 0o4000 == 0), "{site}: set-uid");
     }
 }
 
@@ -572,22 +514,22 @@ fn a_repair_without_the_metadata_device_changes_no_byte() {
 }
 
 fn repaired_with_the_device_alone(sample: &Sample, damaged: &Sample) {
-    let world = damaged.world();
-    let done = repair(&world.repair_media(false), &OPTIONS);
+    let pool = damaged.pool();
+    let done = repair(&Media { pm: pool.pm.clone(), block: vec![None] }, &OPTIONS);
     assert!(!done.written && done.failure.is_some(), "{done:#?}");
-    world.device.fail_next(Operation::Read, 0..DEVICE_BLOCKS, 5, Times::Forever);
-    let done = world.repair();
+    pool.device.fail_next(Operation::Read, 0..DEVICE_BLOCKS, 5, Times::Forever);
+    let done = repair_pool(&pool);
     assert!(!done.written && done.failure.is_some(), "{done:#?}");
-    world.device.clear_failures();
-    assert_eq!(world.bytes().0, damaged.pm);
-    let done = world.repair();
+    pool.device.clear_failures();
+    assert_eq!(pool.bytes().0, damaged.pm);
+    let done = repair_pool(&pool);
     assert!(done.written && done.left.is_clean(), "{done:#?}");
-    assert!(world.tree() == sample.tree);
+    assert!(tree_of(&pool) == sample.tree);
 }
 
 /// Random damage: the repair ends and leaves a sound pool, and a second repair has no work.
 #[test]
-fn any_damage_is_repaired_once() {
+fn random_damage_to_metadata_below_is_repaired_once() {
     let sample = Sample::new();
     let (inner, leaves, below) = sample.catalog();
     let (nodes, here, pages) = sample.inode_file();
@@ -613,12 +555,12 @@ fn any_damage_is_repaired_once() {
                 }
             }
         }
-        let world = damaged.world();
-        let done = world.repair();
+        let pool = damaged.pool();
+        let done = repair_pool(&pool);
         assert_eq!(done.failure, None, "seed {seed}");
         assert!(done.left.is_clean(), "seed {seed}: {:#?} {:#?}", done.left.findings, done.actions);
-        let again = world.repair();
+        let again = repair_pool(&pool);
         assert!(!again.written, "seed {seed}: {:?}", again.actions);
-        world.tree();
+        tree_of(&pool);
     }
 }

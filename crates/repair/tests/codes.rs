@@ -11,8 +11,8 @@ use rand::{Rng, SeedableRng};
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use terrace_check::{Code, Options, Report, Severity, check};
-use terrace_engine::{FsResult, MountOptions, PoolMedia, Wait};
+use terrace_check::{Code, Options, Severity};
+use terrace_engine::{FsResult, MountOptions, Wait};
 use terrace_format::checksum::crc32c;
 use terrace_format::device::{SummaryEntry, encode_summary};
 use terrace_format::geometry::{SUPERBLOCK_BLOCKS, SUPERBLOCK_COPIES};
@@ -25,9 +25,8 @@ use terrace_media::block::{DeviceImage, DeviceSnapshot, SimulatedDevice};
 use terrace_media::crash::CrashClock;
 use terrace_media::ordering::{Change, OrderingKind, OrderingPoint};
 use terrace_media::pm::{CrashSnapshot, PendingLine, PmImage, RecordedPm};
-use terrace_media::{BlockMedium, PmMedium};
-use terrace_repair::{Media, Repair, repair};
-use terrace_runtime::ManualClock;
+use terrace_repair::{Repair, repair};
+use terrace_testkit::SimulatedPool;
 
 const OPTIONS: Options<'static> = Options { read_cold: true, progress: None, given: &[] };
 
@@ -35,48 +34,17 @@ const OPTIONS: Options<'static> = Options { read_cold: true, progress: None, giv
 type Seen = (u64, u32, u32, u64, Option<Vec<u8>>);
 type Named = (&'static str, fn(&mut Image));
 
-/// A pool on media that may be written and crash.
-struct World {
-    pm: Arc<RecordedPm>,
-    device: Arc<SimulatedDevice>,
-    clock: Arc<CrashClock>,
+/// A pool on simulated media with the content of an image.
+fn pool_of(image: &Image) -> SimulatedPool {
+    SimulatedPool::from_images(image.pm.clone(), DeviceImage::from_bytes(&image.device))
 }
 
-impl World {
-    fn new(pm: Vec<u8>, device: &[u8]) -> World {
-        let clock = CrashClock::new();
-        let device = DeviceImage::from_bytes(device);
-        World {
-            pm: Arc::new(RecordedPm::with_clock(pm, &clock)),
-            device: Arc::new(SimulatedDevice::with_clock("tier", device, &clock)),
-            clock,
-        }
-    }
-    fn of(image: &Image) -> World {
-        World::new(image.pm.clone(), &image.device)
-    }
-    fn repair_media(&self) -> Media {
-        let device: Arc<dyn BlockMedium> = self.device.clone();
-        Media { pm: self.pm.clone(), block: vec![Some(device)] }
-    }
-    fn repair(&self) -> Repair {
-        repair(&self.repair_media(), &OPTIONS)
-    }
-    fn check(&self) -> Report {
-        check(&self.repair_media().view(), &OPTIONS)
-    }
-    fn bytes(&self) -> (Vec<u8>, Vec<u8>) {
-        let mut pm = vec![0; self.pm.size() as usize];
-        assert!(self.pm.visible_image().read(0, &mut pm));
-        (pm, self.device.visible_image().to_bytes())
-    }
-    fn mount(&self) -> FsResult<Arc<terrace_engine::Engine>> {
-        let (superblock, _) = terrace_engine::read_superblock(&*self.pm, true).unwrap();
-        let device: Arc<dyn BlockMedium> = self.device.clone();
-        let media = PoolMedia { pm: self.pm.clone(), block: vec![device] };
-        let clock = Arc::new(ManualClock::new(1_700_000_000_000_000_000));
-        terrace_engine::Engine::mount(media, superblock, MountOptions::default(), clock)
-    }
+fn repair_pool(pool: &SimulatedPool) -> Repair {
+    repair(&pool.repair_media(), &OPTIONS)
+}
+
+fn mount(pool: &SimulatedPool) -> FsResult<Arc<terrace_engine::Engine>> {
+    pool.try_mount(MountOptions::default())
 }
 
 /// The full image with content that says where it belongs.
@@ -118,20 +86,20 @@ fn read_file(fs: &terrace_engine::Engine, ino: u64) -> Option<Vec<u8>> {
 #[test]
 fn every_repairable_damage_is_repaired() {
     let sound = full();
-    assert!(!World::of(&sound).repair().written, "a sound pool is not written");
+    assert!(!repair_pool(&pool_of(&sound)).written, "a sound pool is not written");
     let mut repaired = BTreeSet::new();
     for (table, damages) in ALL.into_iter().enumerate() {
         for (row, (code, damage)) in damages.iter().enumerate() {
             let site = format!("table {table} row {row}, {code:?}");
             let mut image = sound.clone();
             damage(&mut image);
-            let world = World::of(&image);
-            let before = world.bytes();
-            let result = world.repair();
+            let pool = pool_of(&image);
+            let before = pool.bytes();
+            let result = repair_pool(&pool);
             let (left, actions) = (&result.left, &result.actions);
             if code.row().repair.starts_with("nothing") || site.contains("table 5 row 2,") {
                 assert!(left.has(*code), "{site}: {actions:#?}");
-                assert_eq!(result.written, world.bytes() != before, "{site}");
+                assert_eq!(result.written, pool.bytes() != before, "{site}");
             } else {
                 assert_eq!(
                     left.exit_status(),
@@ -143,22 +111,22 @@ fn every_repairable_damage_is_repaired() {
                 let lost = if result.lost.is_empty() { 0 } else { 4 };
                 let expected = i32::from(left.findings != result.found.findings) | lost;
                 assert_eq!(result.exit_status(), expected, "{site}: {result:#?}");
-                assert_eq!(world.check().exit_status(), 0, "{site}");
+                assert_eq!(pool.check().exit_status(), 0, "{site}");
                 repaired.insert(code.row().number);
             }
-            let after = world.bytes();
-            let again = world.repair();
+            let after = pool.bytes();
+            let again = repair_pool(&pool);
             assert!(!again.written, "{site}: a second repair writes: {:#?}", again.actions);
-            assert!(world.bytes() == after, "{site}: a second repair changes bytes");
-            if world.check().exit_status() == 0 {
-                let fs = world.mount().unwrap_or_else(|error| panic!("{site}: mount: {error}"));
+            assert!(pool.bytes() == after, "{site}: a second repair changes bytes");
+            if pool.check().exit_status() == 0 {
+                let fs = mount(&pool).unwrap_or_else(|error| panic!("{site}: mount: {error}"));
                 if !may_differ(*code) {
                     let content = read_file(&fs, FILE);
                     assert!(content == Some(file_content()), "{site}: content of the file {actions:#?}");
                 }
                 fs.unmount().unwrap();
                 drop(fs);
-                assert_eq!(world.check().exit_status(), 0, "{site}: after the mount");
+                assert_eq!(pool.check().exit_status(), 0, "{site}: after the mount");
             }
         }
     }
@@ -170,20 +138,21 @@ fn every_repairable_damage_is_repaired() {
 /// or random ones. At some moments only the repair's process dies, and the next repair crashes as well. On
 /// this PM only `persist` makes stores durable; `change` alters one ordering point.
 fn crash_everywhere(site: &str, image: &Image, change: Option<(OrderingPoint, Change)>) -> (u64, u64) {
-    let undisturbed = World::of(image);
-    undisturbed.repair();
-    let events = undisturbed.clock.now();
-    let expected = undisturbed.mounted_state(site);
+    let undisturbed = pool_of(image);
+    repair_pool(&undisturbed);
+    let events = undisturbed.events.now();
+    let expected = mounted_state(&undisturbed, site);
     let (mut states, mut marked) = (0, false);
     for event in 0..=events {
-        let world = World::of(image);
-        world.disturb(change);
-        let (pm, device) = world.repaired_until(event);
+        let pool = pool_of(image);
+        disturb(&pool, change);
+        let (pm, device) = repaired_until(&pool, event);
         let judge = |pm: &CrashSnapshot, device: &DeviceSnapshot, site: &str, ended: bool, second: bool| {
             let images = crash_images(pm, device, event, second);
             for (state, (pm, device)) in images.iter().enumerate() {
                 let site = format!("{site}, state {state}");
-                World::with_images(pm.clone(), device.clone()).judge(&site, &expected, ended);
+                let pool = SimulatedPool::from_images(pm.clone(), device.clone());
+                judge_repair(&pool, &site, &expected, ended);
             }
             images.len() as u64
         };
@@ -200,11 +169,15 @@ fn crash_everywhere(site: &str, image: &Image, change: Option<(OrderingPoint, Ch
         loop {
             let clock = CrashClock::new();
             let device = SimulatedDevice::with_clock("tier", device.image_all(), &clock);
-            let next =
-                World { pm: Arc::new(RecordedPm::resumed(&pm, &clock)), device: Arc::new(device), clock };
-            next.disturb(change);
-            let (pm, device) = next.repaired_until(inner);
-            let ended = next.clock.now() <= inner;
+            let next = SimulatedPool {
+                pm: Arc::new(RecordedPm::resumed(&pm, &clock)),
+                device: Arc::new(device),
+                events: clock,
+                clock: pool.clock.clone(),
+            };
+            disturb(&next, change);
+            let (pm, device) = repaired_until(&next, inner);
+            let ended = next.events.now() <= inner;
             states += judge(&pm, &device, &format!("{site}, killed, event {inner} of the next"), ended, true);
             if ended {
                 break;
@@ -246,68 +219,57 @@ fn crash_images(
     images
 }
 
-impl World {
-    fn disturb(&self, change: Option<(OrderingPoint, Change)>) {
-        self.clock.ordering().change(change);
-        self.pm.set_persist_only(true);
-    }
+fn disturb(pool: &SimulatedPool, change: Option<(OrderingPoint, Change)>) {
+    pool.events.ordering().change(change);
+    pool.pm.set_persist_only(true);
+}
 
-    /// Repairs; gives snapshots of the media before an event, or after the repair if it returned before the
-    /// event.
-    fn repaired_until(&self, event: u64) -> (CrashSnapshot, DeviceSnapshot) {
-        self.clock.set_crash_at(Some(event));
-        self.repair();
-        self.clock.set_crash_at(None);
-        let taken = (self.pm.take_snapshot(), self.device.take_snapshot());
-        (taken.0.unwrap_or_else(|| self.pm.snapshot()), taken.1.unwrap_or_else(|| self.device.snapshot()))
-    }
+/// Repairs; gives snapshots of the media before an event, or after the repair if it returned before the
+/// event.
+fn repaired_until(pool: &SimulatedPool, event: u64) -> (CrashSnapshot, DeviceSnapshot) {
+    pool.events.set_crash_at(Some(event));
+    repair_pool(pool);
+    pool.events.set_crash_at(None);
+    let taken = (pool.pm.take_snapshot(), pool.device.take_snapshot());
+    (taken.0.unwrap_or_else(|| pool.pm.snapshot()), taken.1.unwrap_or_else(|| pool.device.snapshot()))
+}
 
-    /// Repairs the image of a crash; `ended`: the crash came after the repair had returned.
-    fn judge(&self, site: &str, expected: &[Seen], ended: bool) {
-        // A mark on copy B alone could outlive the repair, and a later repair would undo the changes of
-        // mounts since.
-        let [first, second] = self.marks();
-        assert!(second != Some(true) || first == Some(true), "{site}: only copy B is marked");
-        let result = self.repair();
-        assert!(!ended || !result.written, "{site}: what the repair did was not durable");
-        let left = &result.left;
-        assert_eq!(left.exit_status(), 0, "{site}: {:#?} {:?}", left.findings, result.failure);
-        let bytes = self.bytes();
-        assert!(!self.repair().written && self.bytes() == bytes, "{site}: repaired again");
-        assert_eq!(self.mounted_state(site), expected, "{site}");
-    }
+/// Repairs the image of a crash; `ended`: the crash came after the repair had returned.
+fn judge_repair(pool: &SimulatedPool, site: &str, expected: &[Seen], ended: bool) {
+    // A mark on copy B alone could outlive the repair, and a later repair would undo the changes of
+    // mounts since.
+    let [first, second] = marks(pool);
+    assert!(second != Some(true) || first == Some(true), "{site}: only copy B is marked");
+    let result = repair_pool(pool);
+    assert!(!ended || !result.written, "{site}: what the repair did was not durable");
+    let left = &result.left;
+    assert_eq!(left.exit_status(), 0, "{site}: {:#?} {:?}", left.findings, result.failure);
+    let bytes = pool.bytes();
+    assert!(!repair_pool(pool).written && pool.bytes() == bytes, "{site}: repaired again");
+    assert_eq!(mounted_state(pool, site), expected, "{site}");
+}
 
-    fn with_images(pm: PmImage, device: DeviceImage) -> World {
-        let clock = CrashClock::new();
-        World {
-            pm: Arc::new(RecordedPm::with_clock(pm, &clock)),
-            device: Arc::new(SimulatedDevice::with_clock("tier", device, &clock)),
-            clock,
+/// Whether each superblock copy is marked; `None` when it is not sound.
+fn marks(pool: &SimulatedPool) -> [Option<bool>; 2] {
+    let pm = pool.bytes().0;
+    terrace_format::geometry::SUPERBLOCK_COPIES.map(|copy| {
+        let bytes = &pm[copy.offset().0 as usize..][..8192];
+        Superblock::verify_repairing(bytes, false).ok().map(|superblock| superblock.is_repairing())
+    })
+}
+
+/// The inodes as a mount shows them.
+fn mounted_state(pool: &SimulatedPool, site: &str) -> Vec<Seen> {
+    let fs = mount(pool).unwrap_or_else(|error| panic!("{site}: mount: {error}"));
+    let mut state = Vec::new();
+    for ino in 1..96 {
+        if let Ok(a) = fs.getattr(Ino(ino)) {
+            let content = if a.mode >> 12 == 0o10 { read_file(&fs, ino) } else { None };
+            state.push((ino, a.mode, a.nlink, a.size, content));
         }
     }
-
-    /// Whether each superblock copy is marked; `None` when it is not sound.
-    fn marks(&self) -> [Option<bool>; 2] {
-        let pm = self.bytes().0;
-        terrace_format::geometry::SUPERBLOCK_COPIES.map(|copy| {
-            let bytes = &pm[copy.offset().0 as usize..][..8192];
-            Superblock::verify_repairing(bytes, false).ok().map(|superblock| superblock.is_repairing())
-        })
-    }
-
-    /// The inodes as a mount shows them.
-    fn mounted_state(&self, site: &str) -> Vec<Seen> {
-        let fs = self.mount().unwrap_or_else(|error| panic!("{site}: mount: {error}"));
-        let mut state = Vec::new();
-        for ino in 1..96 {
-            if let Ok(a) = fs.getattr(Ino(ino)) {
-                let content = if a.mode >> 12 == 0o10 { read_file(&fs, ino) } else { None };
-                state.push((ino, a.mode, a.nlink, a.size, content));
-            }
-        }
-        fs.unmount().unwrap();
-        state
-    }
+    fs.unmount().unwrap();
+    state
 }
 
 /// Damages whose repair changes many kinds of structures.
@@ -357,13 +319,13 @@ fn every_ordering_point_of_the_repair_is_needed() {
     let images: Vec<_> = many_kinds().collect();
     let mut points = BTreeSet::new();
     for (_, image) in &images {
-        let world = World::of(image);
+        let pool = pool_of(image);
         // A repair up to its middle, and the next repair, which finishes it.
-        let (pm, device) = world.repaired_until(12);
-        points.extend(world.clock.ordering().points().into_iter().map(|(point, _)| point));
-        let next = World::with_images(pm.image_newest(), device.image_all());
-        next.repair();
-        points.extend(next.clock.ordering().points().into_iter().map(|(point, _)| point));
+        let (pm, device) = repaired_until(&pool, 12);
+        points.extend(pool.events.ordering().points().into_iter().map(|(point, _)| point));
+        let next = SimulatedPool::from_images(pm.image_newest(), device.image_all());
+        repair_pool(&next);
+        points.extend(next.events.ordering().points().into_iter().map(|(point, _)| point));
     }
     let mut all: Vec<(OrderingPoint, Change)> = Vec::new();
     for point in points {
@@ -414,10 +376,10 @@ fn old_group_summaries_bring_no_block_back() {
         &encode_summary(&SEAL_KEY, (DeviceId(0), DeviceBlock(20)), DeviceBlock(10), &entries),
     );
     image.put(PmBlock(common::damages::second_leaf(&image)).offset(), &[0x5a; 4096]);
-    let world = World::of(&image);
-    let result = world.repair();
+    let pool = pool_of(&image);
+    let result = repair_pool(&pool);
     assert_eq!(result.exit_status(), 1, "{:#?} {:?} {:?}", result.left.findings, result.failure, result.lost);
-    let fs = world.mount().unwrap();
+    let fs = mount(&pool).unwrap();
     assert!(read_file(&fs, FILE) == Some(file_content()), "{:#?}", result.actions);
 }
 
@@ -431,11 +393,11 @@ fn a_wrong_bit_of_a_page_is_turned_back() {
         image.cover(image.inode_pages[0]);
         let sound = image.pm[at];
         image.pm[at] ^= 1 << bit;
-        let world = World::of(&image);
-        let result = world.repair();
+        let pool = pool_of(&image);
+        let result = repair_pool(&pool);
         assert_eq!((result.exit_status(), result.lost.len()), (1, 0), "{result:#?}");
-        assert_eq!(world.bytes().0[at], sound);
-        assert_eq!(world.check().exit_status(), 0);
+        assert_eq!(pool.bytes().0[at], sound);
+        assert_eq!(pool.check().exit_status(), 0);
     }
 }
 
@@ -447,19 +409,19 @@ fn a_changed_page_is_told_of_and_gives_no_privilege() {
     let mode = image.slot_place(FILE).0 as usize + std::mem::offset_of!(InodeSlot, mode);
     image.pm[mode] ^= 0b11;
     image.pm[mode + 1] |= 0o6000u16.to_le_bytes()[1];
-    let world = World::of(&image);
-    let result = world.repair();
+    let pool = pool_of(&image);
+    let result = repair_pool(&pool);
     let named = |line: &String| line.starts_with('/') && line.contains(&format!("(inode {FILE})"));
     assert_eq!(result.exit_status(), 5, "{result:#?}");
     assert!(result.lost.iter().any(named), "{:#?}", result.lost);
-    let fs = world.mount().unwrap();
+    let fs = mount(&pool).unwrap();
     assert_eq!(fs.getattr(Ino(FILE)).unwrap().mode & 0o6000, 0);
     // A leaf of the catalog: the symlinks and attributes that it has.
     let mut image = full();
     image.cover(image.leaves[1]);
     let leaf = PmBlock(image.leaves[1]).offset().0 as usize;
     image.pm[leaf + 4090] ^= 3;
-    let result = World::of(&image).repair();
+    let result = repair_pool(&pool_of(&image));
     assert!(result.exit_status() & 4 != 0 && !result.lost.is_empty(), "{result:#?}");
 }
 
@@ -478,18 +440,18 @@ fn a_loss_of_content_in_a_repair_exits_with_4_and_names_the_file() {
     for (site, damage) in lost {
         let mut image = full();
         damage(&mut image);
-        let world = World::of(&image);
-        let result = world.repair();
+        let pool = pool_of(&image);
+        let result = repair_pool(&pool);
         let named = |line: &String| line.starts_with('/') && line.contains(&format!("(inode {FILE})"));
         assert_eq!(result.exit_status(), 5, "{site}: {result:#?}");
         assert!(result.lost.iter().any(named), "{site}: {:#?}", result.lost);
-        let again = world.repair();
+        let again = repair_pool(&pool);
         assert_eq!((again.exit_status(), again.lost.len()), (0, 0), "{site}: {again:#?}");
     }
     // This damage is mended without a loss.
     let mut image = full();
     image.slot(CHILD, |slot| slot.nlink = 3.into());
-    assert_eq!(World::of(&image).repair().exit_status(), 1);
+    assert_eq!(repair_pool(&pool_of(&image)).exit_status(), 1);
 }
 
 /// A block of a user's file once posed as a group summary, and the repair put foreign content into a file:
@@ -525,10 +487,10 @@ fn a_block_of_a_user_is_not_taken_for_a_summary() {
         let place = (DeviceId(0), DeviceBlock(at));
         image.put_device(at, &encode_summary(&public, place, DeviceBlock(10), &[forged]));
         image.put(PmBlock(common::damages::second_leaf(&image)).offset(), &[0x5a; 4096]);
-        let world = World::of(&image);
-        let result = world.repair();
+        let pool = pool_of(&image);
+        let result = repair_pool(&pool);
         assert_eq!(result.failure, None);
-        let fs = world.mount().unwrap();
+        let fs = mount(&pool).unwrap();
         let site = format!("secret {secret}, block {at}, LSN {lsn}: {:#?}", result.actions);
         assert!(read_file(&fs, FILE) == Some(file_content()), "{site}");
     }
@@ -561,14 +523,14 @@ fn repair_of_random_damage_always_ends() {
                 _ => image.put(at.plus(random.random_range(0..8)), &[random.random()]),
             }
         }
-        let world = World::of(&image);
+        let pool = pool_of(&image);
         let site = format!("TERRACE_SEED={round}");
-        let run = || world.repair();
+        let run = || repair_pool(&pool);
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
         let result = result.unwrap_or_else(|_| panic!("{site}"));
-        assert_eq!(result.left.exit_status(), world.check().exit_status(), "{site}");
-        let bytes = world.bytes();
-        assert!(!world.repair().written && world.bytes() == bytes, "{site}: {:#?}", result.left.findings);
+        assert_eq!(result.left.exit_status(), pool.check().exit_status(), "{site}");
+        let bytes = pool.bytes();
+        assert!(!repair_pool(&pool).written && pool.bytes() == bytes, "{site}: {:#?}", result.left.findings);
         if let Some(failure) = &result.failure {
             println!("{site}: {failure}");
         } else {
@@ -576,7 +538,7 @@ fn repair_of_random_damage_always_ends() {
             let left: Vec<_> = result.left.findings.iter().filter(|finding| error(finding.code)).collect();
             assert!(left.is_empty(), "{site}: {left:#?} {:#?}", result.actions);
             clean += 1;
-            world.mount().unwrap_or_else(|error| panic!("{site}: mount: {error}")).unmount().unwrap();
+            mount(&pool).unwrap_or_else(|error| panic!("{site}: mount: {error}")).unmount().unwrap();
         }
     }
     println!("{rounds} rounds, {clean} repaired");

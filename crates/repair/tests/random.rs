@@ -20,63 +20,37 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use terrace_check::{Code, Options, Report, check};
-use terrace_engine::{
-    Caller, DeviceClass, Engine, FormatOptions, MountOptions, Movements, NewDevice, PolicyKind, PoolMedia,
-    Wait, WriteFlags, XattrMode, format, read_superblock,
-};
+use terrace_check::{Code, Options, Report};
+use terrace_engine::{Engine, MountOptions, Movements, Wait, WriteFlags, XattrMode, read_superblock};
 use terrace_format::geometry::{CHECKPOINT_COPIES, ROOTS_BLOCK, SUPERBLOCK_COPIES};
 use terrace_format::keys::Key;
 use terrace_format::page::Page;
 use terrace_format::table::{Owner, PageKind};
 use terrace_format::{Geometry, Ino, PmBlock};
-use terrace_media::block::{DeviceImage, SimulatedDevice};
-use terrace_media::pm::{PmImage, RecordedPm};
-use terrace_media::{BlockMedium, PmMedium};
-use terrace_repair::{Media, Repair, repair};
-use terrace_runtime::ManualClock;
+use terrace_media::PmMedium;
+use terrace_media::block::DeviceImage;
+use terrace_repair::{Repair, repair};
+use terrace_testkit::{CALLER, ROOT, SimulatedPool};
 
 const W: Wait = Wait::Allowed;
-const CALLER: Caller = Caller { uid: 0, gid: 0 };
-const ROOT: Ino = Ino(1);
 const OPTIONS: Options<'static> = Options { read_cold: true, progress: None, given: &[] };
 /// Inode numbers that the tests look at.
 const INODES: u64 = 160;
 
-/// Media of a pool.
-struct World {
-    pm: Arc<RecordedPm>,
-    device: Arc<SimulatedDevice>,
+fn pool_of(base: &Base) -> SimulatedPool {
+    SimulatedPool::from_images(base.pm.clone(), base.device.clone())
 }
 
-impl World {
-    fn new(pm: impl Into<PmImage>, device: DeviceImage) -> World {
-        World {
-            pm: Arc::new(RecordedPm::from_image(pm)),
-            device: Arc::new(SimulatedDevice::from_image(device)),
-        }
-    }
-    fn media(&self) -> PoolMedia {
-        PoolMedia { pm: self.pm.clone(), block: vec![self.device.clone()] }
-    }
-    fn repair_media(&self) -> Media {
-        let device: Arc<dyn BlockMedium> = self.device.clone();
-        Media { pm: self.pm.clone(), block: vec![Some(device)] }
-    }
-    fn check(&self) -> Report {
-        check(&self.repair_media().view(), &OPTIONS)
-    }
-    fn repair(&self) -> Repair {
-        repair(&self.repair_media(), &OPTIONS)
-    }
-    fn mount(&self) -> Arc<Engine> {
-        let (superblock, _) = read_superblock(&*self.pm, true).unwrap();
-        let options = MountOptions { atime: terrace_engine::Atime::Never, ..MountOptions::default() };
-        Engine::mount(self.media(), superblock, options, Arc::new(ManualClock::new(9_000_000_000))).unwrap()
-    }
-    fn hash(&self) -> (Vec<u8>, u64) {
-        (self.pm.visible_image().to_vec(), self.device.visible_image().hash())
-    }
+fn repair_pool(pool: &SimulatedPool) -> Repair {
+    repair(&pool.repair_media(), &OPTIONS)
+}
+
+fn mount(pool: &SimulatedPool) -> Arc<Engine> {
+    pool.mount_with(MountOptions { atime: terrace_engine::Atime::Never, ..MountOptions::default() })
+}
+
+fn hash(pool: &SimulatedPool) -> (Vec<u8>, u64) {
+    (pool.pm.visible_image().to_vec(), pool.device.visible_image().hash())
 }
 
 /// A pool with each kind of structure that the engine makes, and the owner of each block.
@@ -106,26 +80,13 @@ fn pattern(length: usize, seed: u64) -> Vec<u8> {
     (0..length).map(|at| (at as u64 * 31 + (at as u64 >> 8) + seed * 97) as u8 | 1).collect()
 }
 
-fn fresh_pool() -> World {
-    let world = World::new(vec![0; 4 << 20], DeviceImage::zeroed(1025));
-    let options = FormatOptions {
-        label: "repair".into(),
-        uuid: [7; 16],
-        hash_key: [9; 16],
-        seal_secret: Some([9; 16]),
-        policy: PolicyKind::PREDICTIVE,
-        data_ordered: false,
-        data_checksums: false,
-        chunk_blocks: 16,
-        created_ns: 1_000_000_000,
-        root: Default::default(),
-        devices: vec![NewDevice { tier: 1, class: DeviceClass::Ssd, uuid: [1; 16], path: "/tier0".into() }],
-    };
-    let superblock = format(&world.media(), &options).unwrap();
+fn fresh_pool() -> SimulatedPool {
+    let pool = SimulatedPool::new(4 << 20, 1025);
+    let (superblock, _) = read_superblock(&*pool.pm, true).unwrap();
     // Free blocks hold old pages and data, and a repair must not bring any of these back.
-    let (mut pm, mut device) = (world.pm.visible_image(), world.device.visible_image());
+    let (mut pm, mut device) = (pool.pm.visible_image(), pool.device.visible_image());
     old_content::fill(&superblock.geometry(), &mut pm, std::slice::from_mut(&mut device));
-    World::new(pm, device)
+    SimulatedPool::from_images(pm, device)
 }
 
 fn populate(fs: &Arc<Engine>) {
@@ -172,27 +133,27 @@ fn populate(fs: &Arc<Engine>) {
 impl Base {
     /// `clean`: unmounted in order; else cut off, with records in the lanes.
     fn new(clean: bool) -> Base {
-        let world = fresh_pool();
-        let fs = world.mount();
+        let pool = fresh_pool();
+        let fs = mount(&pool);
         populate(&fs);
         if clean {
             fs.unmount().unwrap();
         }
-        let (pm, device) = (world.pm.visible_image().to_vec(), world.device.visible_image());
+        let (pm, device) = (pool.pm.visible_image().to_vec(), pool.device.visible_image());
         drop(fs);
-        assert_eq!(world.check().findings, []);
-        assert!(world.check().summary.cold_blocks > 50);
-        let (superblock, _) = read_superblock(&*world.pm, true).unwrap();
+        assert_eq!(pool.check().findings, []);
+        assert!(pool.check().summary.cold_blocks > 50);
+        let (superblock, _) = read_superblock(&*pool.pm, true).unwrap();
         let geometry = superblock.geometry();
         let word = |block: u64| {
             let at = geometry.table_entry(PmBlock(block)).0 as usize;
             u64::from_le_bytes(pm[at..at + 8].try_into().unwrap())
         };
-        let pool = geometry.first_pool_block().0..geometry.block_count();
-        let owned = pool.map(|block| (block, Owner::decode(word(block)).unwrap()));
+        let blocks = geometry.first_pool_block().0..geometry.block_count();
+        let owned = blocks.map(|block| (block, Owner::decode(word(block)).unwrap()));
         let blocks = owned.filter(|(_, owner)| *owner != Owner::Free).collect();
-        let again = World::new(pm.clone(), device.clone());
-        let expected = dump(&again.mount());
+        let again = SimulatedPool::from_images(pm.clone(), device.clone());
+        let expected = dump(&mount(&again));
         Base { pm, device, geometry, expected, blocks }
     }
 
@@ -348,7 +309,7 @@ impl Target {
 }
 
 /// Damages a block; gives offset and length.
-fn hit(random: &mut SmallRng, world: &World, block: u64) -> (u64, u64) {
+fn hit(random: &mut SmallRng, pool: &SimulatedPool, block: u64) -> (u64, u64) {
     let start = block * 4096;
     let (at, bytes) = match random.random_range(0..8) {
         0 | 1 => (start + random.random_range(0..4096), vec![random.random::<u8>()]),
@@ -366,7 +327,7 @@ fn hit(random: &mut SmallRng, world: &World, block: u64) -> (u64, u64) {
         6 => (start, vec![0; 4096]),
         _ => (start, (0..4096).map(|_| random.random()).collect()),
     };
-    world.pm.write(terrace_format::PmOffset(at), &bytes).unwrap();
+    pool.pm.write(terrace_format::PmOffset(at), &bytes).unwrap();
     (at, bytes.len() as u64)
 }
 
@@ -379,7 +340,7 @@ fn number(name: &str, default: u64) -> u64 {
 fn round(base: &Base, target: Target, seed: u64, poison: bool) -> (bool, bool) {
     let site = format!("{target:?}, poison {poison}, TERRACE_SEED={seed} TERRACE_ROUNDS=1");
     let mut random = SmallRng::seed_from_u64(seed);
-    let world = World::new(base.pm.clone(), base.device.clone());
+    let pool = pool_of(base);
     let blocks = target.blocks(base);
     let mut hits = Vec::new();
     let most = if matches!(target, Target::Everything) { 40 } else { 4 };
@@ -387,17 +348,17 @@ fn round(base: &Base, target: Target, seed: u64, poison: bool) -> (bool, bool) {
         let block = blocks[random.random_range(0..blocks.len())];
         if poison {
             let at = block * 4096 + random.random_range(0..64) * 64;
-            world.pm.poison(at..at + 64);
+            pool.pm.poison(at..at + 64);
             hits.push((at, 64));
             if matches!(target, Target::InodePages) {
                 hits.push((block * 4096, 4096)); // a page is read whole
             }
         } else {
-            hits.push(hit(&mut random, &world, block));
+            hits.push(hit(&mut random, &pool, block));
         }
     }
-    let found = world.check().exit_status() & 4 != 0;
-    let result = world.repair();
+    let found = pool.check().exit_status() & 4 != 0;
+    let result = repair_pool(&pool);
     // Damage to an extent's checksum looks like damage to its data: the repair leaves such blocks, and reads
     // give EIO.
     let leaf = matches!(target, Target::Leaves | Target::Everything);
@@ -408,21 +369,21 @@ fn round(base: &Base, target: Target, seed: u64, poison: bool) -> (bool, bool) {
     if !matches!(target, Target::Everything) {
         assert!(sound, "{site}: {:#?} {:?} {:#?}", result.left.findings, result.failure, result.actions);
     }
-    assert_eq!(result.left.exit_status(), world.check().exit_status(), "{site}");
-    let after = if poison { None } else { Some(world.hash()) };
-    let again = world.repair();
+    assert_eq!(result.left.exit_status(), pool.check().exit_status(), "{site}");
+    let after = if poison { None } else { Some(hash(&pool)) };
+    let again = repair_pool(&pool);
     assert!(
         !again.written,
         "{site}: written again {:#?} {:#?} {:#?} {:?}",
         result.left.findings, result.failure, again.actions, again.failure
     );
-    assert!(after.is_none_or(|after| after == world.hash()), "{site}: changed again");
+    assert!(after.is_none_or(|after| after == hash(&pool)), "{site}: changed again");
     if !sound {
         let why: BTreeSet<Code> = result.left.findings.iter().map(|finding| finding.code).collect();
         println!("{site}: left: {why:?} {:?}", result.failure);
     }
     if sound {
-        let fs = world.mount();
+        let fs = mount(&pool);
         let now = dump(&fs);
         let destroyed = target.destroyed(base, &hits);
         for (ino, expected) in base.expected.iter().filter(|(ino, _)| !destroyed.contains(ino)) {
@@ -450,14 +411,14 @@ fn round(base: &Base, target: Target, seed: u64, poison: bool) -> (bool, bool) {
         }
         fs.unmount().unwrap();
         drop(fs);
-        let after = world.check();
+        let after = pool.check();
         assert!(is_sound(&after), "{site}: after the mount: {:#?}", after.findings);
     }
     (found, sound)
 }
 
 #[test]
-fn random_damage() {
+fn repair_of_random_damage_ends_and_loses_only_damaged_parts() {
     let seed = number("TERRACE_SEED", 20_261_121);
     let rounds = number("TERRACE_ROUNDS", 30);
     for (name, base) in [("unmounted", Base::new(true)), ("cut off", Base::new(false))] {
@@ -478,7 +439,7 @@ fn random_damage() {
 
 /// Lines of metadata that cannot be read: the page is lost, its block is left alone.
 #[test]
-fn random_poison() {
+fn repair_of_random_unreadable_lines_ends_and_loses_only_damaged_pages() {
     let seed = number("TERRACE_SEED", 20_261_121);
     let base = Base::new(true);
     for target in
@@ -497,26 +458,26 @@ fn random_poison() {
 #[test]
 fn a_lost_cold_map_is_rebuilt() {
     let base = Base::new(true);
-    let world = World::new(base.pm.clone(), base.device.clone());
+    let pool = pool_of(&base);
     let leaves = Target::Leaves.blocks(&base);
     let is_cold = |leaf: &u64| {
         let page = base.page(*leaf);
         (0..page.count()).any(|index| Key::split(page.cell(index).unwrap().0).unwrap().1 == 4)
     };
     for leaf in leaves.into_iter().filter(is_cold) {
-        world.pm.write(PmBlock(leaf).offset(), &[0x5a; 4096]).unwrap();
+        pool.pm.write(PmBlock(leaf).offset(), &[0x5a; 4096]).unwrap();
     }
     let cold_before = {
-        let intact = World::new(base.pm.clone(), base.device.clone());
+        let intact = pool_of(&base);
         intact.check().summary.cold_blocks
     };
-    let result = world.repair();
+    let result = repair_pool(&pool);
     assert_eq!(result.exit_status() & !4, 1, "{:#?} {:?}", result.left.findings, result.failure);
     let cold_after = result.left.summary.cold_blocks;
     assert_eq!(result.exit_status() & 4 != 0, cold_after < cold_before, "{:#?}", result.lost);
     println!("{cold_after} of {cold_before} cold blocks came back");
     assert!(cold_after * 2 > cold_before, "{cold_after} of {cold_before} cold blocks came back");
-    let now = dump(&world.mount());
+    let now = dump(&mount(&pool));
     for (ino, expected) in base.expected.iter().filter(|(_, inode)| inode.mode >> 12 == 0o10) {
         let got = &now[ino];
         assert_eq!((got.size, got.mode), (expected.size, expected.mode), "inode {ino}");
@@ -541,7 +502,7 @@ fn a_lost_cold_map_is_rebuilt() {
 fn an_impossible_repair_changes_no_byte() {
     let base = Base::new(true);
     let free_from = base.blocks.last().unwrap().0 + 1;
-    let full = World::new(base.pm.clone(), base.device.clone());
+    let full = pool_of(&base);
     let node = Target::InodeTree.blocks(&base)[0];
     full.pm.write(PmBlock(node).offset(), &[0xff; 64]).unwrap();
     let owned: BTreeSet<u64> = base.blocks.iter().map(|(block, _)| *block).collect();
@@ -550,12 +511,12 @@ fn an_impossible_repair_changes_no_byte() {
     {
         full.pm.poison(block * 4096..block * 4096 + 4096);
     }
-    let roots = World::new(base.pm.clone(), base.device.clone());
+    let roots = pool_of(&base);
     roots.pm.poison(ROOTS_BLOCK.0 * 4096..ROOTS_BLOCK.0 * 4096 + 64);
     let in_use: Vec<u64> = (0..base.geometry.first_pool_block().0).chain(owned).collect();
     // Only used blocks are compared: new pages and journal go to free blocks.
-    let content = |world: &World| -> Vec<u8> {
-        let (image, mut block) = (world.pm.visible_image(), [0; 4096]);
+    let content = |pool: &SimulatedPool| -> Vec<u8> {
+        let (image, mut block) = (pool.pm.visible_image(), [0; 4096]);
         let mut bytes = Vec::new();
         for number in &in_use {
             assert!(image.read(number * 4096, &mut block));
@@ -563,12 +524,12 @@ fn an_impossible_repair_changes_no_byte() {
         }
         bytes
     };
-    for (world, why) in [(full, "too few free blocks"), (roots, "can neither be read nor written")] {
-        let before = content(&world);
-        let result = world.repair();
+    for (pool, why) in [(full, "too few free blocks"), (roots, "can neither be read nor written")] {
+        let before = content(&pool);
+        let result = repair_pool(&pool);
         let failure = result.failure.clone().unwrap_or_default();
         assert!(failure.contains(why), "{failure} after block {free_from}");
         assert!(!result.written && result.exit_status() & 8 != 0, "{:?}", result.exit_status());
-        assert!(before == content(&world), "{why}: changed");
+        assert!(before == content(&pool), "{why}: changed");
     }
 }

@@ -14,7 +14,7 @@ use terrace_sim::drivers::necessity::{History, changes, index, need, on_two_thre
 const ENGINE: [&str; 10] =
     ["store", "fs", "migration", "engine", "wal", "catalog", "space", "map", "blocks", "cache"];
 /// Functions whose points only planted mistakes pass, and `stamp`, which the daemon calls before all else:
-/// crates/engine/tests/devices.rs shows the need of its flush.
+/// crates/engine/tests/content/devices.rs shows the need of its flush.
 const PLANTED: [(&str, &str); 4] = [
     ("fs/src/sync.rs", "flush_devices"),
     ("fs/src/names/link.rs", "count_in_place"),

@@ -161,7 +161,7 @@ mod tests {
 
     /// Data over half of the device, overwritten at random: the runs of what is written stay long.
     #[test]
-    fn random_overwrites_leave_runs() {
+    fn random_overwrites_leave_long_free_runs() {
         const SIZE: u32 = 1024;
         const CHUNKS: u64 = 32;
         let live = CHUNKS * u64::from(SIZE) / 2;

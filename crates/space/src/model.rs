@@ -361,7 +361,7 @@ fn many_chunks_agree_with_the_model() {
 
 /// A search looks at 32 chunks of a kind: of 33 chunks the last, which has the longest hole, is not found.
 #[test]
-fn a_claim_looks_at_so_many_candidates_of_each_kind() {
+fn a_claim_looks_at_a_bounded_number_of_candidates_of_each_kind() {
     let part = |hole: u64| (0..64).map(|bit| bit >= hole).collect::<Vec<bool>>();
     let mut chunks = vec![part(8); MAX_CANDIDATE_CHUNKS];
     chunks.push(part(15));
@@ -392,7 +392,7 @@ fn claims_ask_the_device_with_the_largest_free_share_first() {
 }
 
 #[test]
-fn a_chunk_and_its_place_in_a_set_are_the_memory_of_it() {
+fn a_chunk_needs_memory_for_itself_and_its_place_in_a_set() {
     let each = size_of::<Chunk>() as u64 + 16;
     assert_eq!(ChunkSpace::bytes_needed(64, &[(DeviceId(0), 129)]), Some(3 * each));
 }

@@ -90,7 +90,7 @@ fn accounts_list_claims_without_marks_and_marks_without_claims() {
 }
 
 #[test]
-fn accounts_tell_pins_and_promises() {
+fn accounts_list_io_pins_and_promised_blocks() {
     let (_catalog, space) = pool();
     let pins = vec![run(0, 4, 2), run(1, 9, 1)];
     let held: Vec<_> = pins.iter().map(|run| space.pin(*run)).collect();
@@ -102,7 +102,7 @@ fn accounts_tell_pins_and_promises() {
 }
 
 #[test]
-fn promised_blocks_are_taken_by_nobody_else() {
+fn promised_blocks_are_refused_to_other_claims() {
     let (_catalog, space) = pool();
     let all = 6 * CHUNK + 5;
     assert!(!space.reserve_now(1), "nothing is known to be free");
@@ -135,7 +135,7 @@ fn a_device_left_out_has_no_space() {
 }
 
 #[test]
-fn memory_is_needed_by_the_chunk_and_chunks_have_a_last_number() {
+fn memory_is_needed_for_each_chunk_and_refused_past_the_last_chunk_number() {
     let needed = |blocks: &[u64]| {
         let devices: Vec<_> = blocks.iter().map(|blocks| (DeviceId(0), *blocks)).collect();
         ChunkSpace::bytes_needed(16, &devices)

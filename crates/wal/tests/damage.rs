@@ -99,7 +99,7 @@ fn is_told(image: PmImage, changes: u64) -> bool {
 }
 
 #[test]
-fn a_flipped_bit_in_any_live_record_is_told() {
+fn a_flipped_bit_in_any_live_record_is_reported() {
     let mut random = StdRng::seed_from_u64(19);
     for (changes, lanes) in [(1, 1), (2, 2), (40, 1), (40, 2)] {
         let image = killed(changes, lanes);
@@ -116,7 +116,7 @@ fn a_flipped_bit_in_any_live_record_is_told() {
 }
 
 #[test]
-fn a_lost_line_of_any_but_the_last_record_is_told() {
+fn a_lost_line_of_any_but_the_last_record_is_reported() {
     for lanes in [1, 2] {
         let image = killed(40, lanes);
         let mut records = live(&image);

@@ -142,7 +142,7 @@ fn a_record_with_stores_outside_roots_table_and_pool_is_refused() {
 
 /// Random damage to checkpoint and lanes: open ends, with or without success, and what it opens works.
 #[test]
-fn random_lanes_and_checkpoints() {
+fn opening_random_lanes_and_checkpoints_always_ends() {
     let mut state = 0x1234_5678_9abc_def0u64;
     let mut next = move || {
         state ^= state << 13;

@@ -132,7 +132,7 @@ fn pin_or_unpin(pool: &BlockPool, model: &mut Model, rng: &mut StdRng) {
 }
 
 #[test]
-fn the_pool_does_as_sets_of_blocks_do() {
+fn the_pool_agrees_with_a_model_of_block_sets() {
     let pm = formatted(SMALL);
     let pool = scanned(&pm);
     let all = pool.first_block().0..pool.end_block().0;

@@ -3,16 +3,13 @@
 //! after.
 //!
 //! A change of the format brings a version row (crates/format/src/version.rs) and images of the new version:
-//! `cargo test -p terrace-engine --test golden write_images -- --ignored`. Images of released versions never
+//! `cargo test -p terrace-engine --test golden write_images -- --ignored`. TwoTierImages of released versions never
 //! change.
 
-#[path = "../common/mod.rs"]
-mod common;
 mod listing;
 mod make;
 mod text;
 
-use common::Pool;
 use listing::listing;
 use std::fs::{create_dir_all, read_to_string, write};
 use std::path::PathBuf;
@@ -23,10 +20,10 @@ use terrace_format::device::decode_summary;
 use terrace_format::seal::SealKey;
 use terrace_format::version::{FORMAT_VERSION, VERSIONS};
 use terrace_format::{DeviceBlock, DeviceId};
-use terrace_media::block::{DeviceImage, SimulatedDevice};
-use terrace_media::pm::RecordedPm;
+use terrace_media::block::DeviceImage;
 use terrace_media::{BlockMedium, PmMedium};
 use terrace_runtime::ManualClock;
+use terrace_testkit::SimulatedPool;
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
@@ -35,26 +32,23 @@ fn folder(version: u32) -> PathBuf {
 }
 
 /// A pool with the media of an image.
-fn expand(image: &str) -> Result<Pool, String> {
+fn expand(image: &str) -> Result<SimulatedPool, String> {
     let media = text::decode(image)?;
     let [(first, pm), (second, device)] = media.as_slice() else { return Err("two media expected".into()) };
     assert_eq!((first.as_str(), second.as_str()), ("pm", "device"));
-    Ok(Pool {
-        pm: Arc::new(RecordedPm::from_image(pm.clone())),
-        device: Arc::new(SimulatedDevice::from_image(DeviceImage::from_bytes(device))),
-        clock: Arc::new(ManualClock::new(1_800_000_000_000_000_000)),
-    })
+    let later = Arc::new(ManualClock::new(1_800_000_000_000_000_000));
+    Ok(SimulatedPool::from_images(pm.clone(), DeviceImage::from_bytes(device)).with_clock(later))
 }
 
 /// The number of valid group summaries on the device.
-fn summaries(pool: &Pool, key: &SealKey) -> usize {
+fn summaries(pool: &SimulatedPool, key: &SealKey) -> usize {
     let device = pool.device.visible_image();
     let blocks = (0..pool.device.blocks()).map(DeviceBlock);
     let decoded = blocks.map(|at| decode_summary(&device.block(at).0, key, (DeviceId(0), at)));
     decoded.filter(Result::is_ok).count()
 }
 
-fn mount(pool: &Pool) -> Arc<Engine> {
+fn mount(pool: &SimulatedPool) -> Arc<Engine> {
     pool.mount_with(MountOptions { atime: Atime::Never, ..Default::default() })
 }
 
@@ -105,7 +99,7 @@ fn images_of_all_versions_are_readable() -> Outcome {
 
 /// A changed byte of an image is noticed before the image is compared with anything.
 #[test]
-fn text_notices_damage() -> Outcome {
+fn damaged_text_of_an_image_is_refused() -> Outcome {
     let image = read_to_string(folder(1).join("clean.txt"))?;
     let media = text::decode(&image)?;
     let again: Vec<(&str, &[u8])> = media.iter().map(|(name, bytes)| (name.as_str(), &bytes[..])).collect();

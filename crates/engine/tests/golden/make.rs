@@ -1,24 +1,20 @@
 //! The pools of the golden images: some of every structure of the format, with contents that take little
 //! text.
 
-use super::common::{CALLER, Pool, ROOT, format_options};
 use std::sync::Arc;
 use terrace_engine::{
     Allocate, Engine, FormatOptions, FsResult, MetadataMoves, MountOptions, Movements, SetAttributes,
     Simulation, Wait, WriteFlags, XattrMode,
 };
 use terrace_format::Ino;
-use terrace_media::block::{DeviceImage, SimulatedDevice};
-use terrace_media::crash::CrashClock;
-use terrace_media::pm::{PmImage, RecordedPm};
-use terrace_runtime::Clock;
+use terrace_testkit::{CALLER, ROOT, SimulatedPool, format_options};
 
 const W: Wait = Wait::Allowed;
 const PM_BYTES: u64 = 2 << 20;
 const DEVICE_BLOCKS: u64 = 1025;
 
 /// Name and description of a golden image, and the function that makes its pool.
-pub type Recipe = (&'static str, &'static str, fn() -> FsResult<Pool>);
+pub type Recipe = (&'static str, &'static str, fn() -> FsResult<SimulatedPool>);
 
 /// All golden images.
 pub const RECIPES: &[Recipe] = &[
@@ -131,27 +127,17 @@ fn populate(fs: &Arc<Engine>) -> FsResult<()> {
     fs.unlink(ROOT, b"orphan", W)
 }
 
-/// A pool on media made from images.
-fn on(pm: PmImage, device: DeviceImage, clock: Arc<dyn Clock>) -> Pool {
-    let events = CrashClock::new();
-    Pool {
-        pm: Arc::new(RecordedPm::with_clock(pm, &events)),
-        device: Arc::new(SimulatedDevice::with_clock("device", device, &events)),
-        clock,
-    }
-}
-
-fn killed_now(pool: Pool) -> Pool {
-    on(pool.pm.visible_image(), pool.device.visible_image(), pool.clock)
+fn killed_now(pool: SimulatedPool) -> SimulatedPool {
+    pool.copied()
 }
 
 /// The daemon dies while a truncation removes blocks, so the image has an intent.
-fn clean() -> FsResult<Pool> {
+fn clean() -> FsResult<SimulatedPool> {
     clean_as(&format_options(1))
 }
 
-fn clean_as(options: &FormatOptions) -> FsResult<Pool> {
-    let pool = killed_now(Pool::of(PM_BYTES, DEVICE_BLOCKS, options));
+fn clean_as(options: &FormatOptions) -> FsResult<SimulatedPool> {
+    let pool = killed_now(SimulatedPool::formatted(PM_BYTES, DEVICE_BLOCKS, options));
     let fs = pool.mount();
     populate(&fs)?;
     let cut = create(&fs, ROOT, "cut")?;
@@ -161,12 +147,12 @@ fn clean_as(options: &FormatOptions) -> FsResult<Pool> {
     let (Some(pm), Some(device)) = (pool.pm.take_snapshot(), pool.device.take_snapshot()) else {
         panic!("the truncation ended before the crash");
     };
-    let pool = on(pm.image_newest(), device.image_all(), pool.clock);
+    let pool = SimulatedPool::from_images(pm.image_newest(), device.image_all()).with_clock(pool.clock);
     pool.mount().unmount()?;
     Ok(pool)
 }
 
-fn killed() -> FsResult<Pool> {
+fn killed() -> FsResult<SimulatedPool> {
     let pool = clean()?;
     let fs = pool.mount();
     let late = create(&fs, ROOT, "late")?;
@@ -181,12 +167,12 @@ fn killed() -> FsResult<Pool> {
     Ok(killed_now(pool))
 }
 
-fn shadows() -> FsResult<Pool> {
+fn shadows() -> FsResult<SimulatedPool> {
     shadows_over(clean()?)
 }
 
 /// Partial shadows: lines of one write, of several, and at both ends of a block.
-fn shadows_over(pool: Pool) -> FsResult<Pool> {
+fn shadows_over(pool: SimulatedPool) -> FsResult<SimulatedPool> {
     let fs = pool.mount();
     let (cold, shadowed) = (fs.lookup(ROOT, b"cold")?.ino, fs.lookup(ROOT, b"shadowed")?.ino);
     for (ino, block, at, length) in
@@ -199,7 +185,7 @@ fn shadows_over(pool: Pool) -> FsResult<Pool> {
 }
 
 /// Demoted metadata pages beside the group summaries of earlier demotions.
-fn keyed() -> FsResult<Pool> {
+fn keyed() -> FsResult<SimulatedPool> {
     let pool = clean()?;
     let fs = pool.mount_with(MountOptions { metadata_moves: MetadataMoves::Always, ..Default::default() });
     fs.lower_metadata_now()?;

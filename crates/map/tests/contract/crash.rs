@@ -2,7 +2,7 @@
 //! and compared (I1, I2, I6). Where only persist is durable, any earlier committed state is accepted.
 
 use crate::model::step;
-use crate::world::{World, image};
+use crate::modelled_map::{ModelledMap, image};
 use crate::{MAPS, for_each_map};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,24 +13,24 @@ use terrace_wal::Error;
 
 const IMAGES_PER_EVENT: u64 = 3;
 
-fn judge(image: PmImage, geometry: Geometry, row: usize, allowed: &[crate::world::Model], what: &str) {
+fn judge(image: PmImage, geometry: Geometry, row: usize, allowed: &[crate::modelled_map::Model], what: &str) {
     let pm = Arc::new(RecordedPm::from_image(image));
-    let mut world = World::open(pm, geometry, &MAPS[row], 1);
-    let content = world.content().unwrap();
+    let mut maps = ModelledMap::open(pm, geometry, &MAPS[row], 1);
+    let content = maps.content().unwrap();
     assert!(
         allowed.contains(&content),
         "{what}: {} mappings, none of the {} allowed states",
         content.len(),
         allowed.len()
     );
-    world.check_table(&content);
+    maps.check_table(&content);
     // the recovered map can be used
-    world.model = content;
-    world.clear(1, 0, 500, 1.0).unwrap();
-    let put = world.put(1, 1 << 18, 2, false);
+    maps.model = content;
+    maps.clear(1, 0, 500, 1.0).unwrap();
+    let put = maps.put(1, 1 << 18, 2, false);
     assert!(matches!(put, Ok(()) | Err(Error::NoSpace(_))), "{what}: {put:?}");
-    assert_eq!(world.content().unwrap(), world.model, "{what}: after more work");
-    world.check_table(&world.model);
+    assert_eq!(maps.content().unwrap(), maps.model, "{what}: after more work");
+    maps.check_table(&maps.model);
 }
 
 fn explore(row: usize, seed: u64, persist_only: bool, steps: usize) -> u64 {
@@ -38,9 +38,9 @@ fn explore(row: usize, seed: u64, persist_only: bool, steps: usize) -> u64 {
     let (bytes, geometry) = image(2 << 20, 90);
     let pm = Arc::new(RecordedPm::from_image(bytes));
     pm.set_persist_only(persist_only);
-    let mut world = World::open(pm.clone(), geometry, &MAPS[row], seed);
-    world.keep_history = persist_only;
-    let allowed = Arc::clone(&world.allowed);
+    let mut maps = ModelledMap::open(pm.clone(), geometry, &MAPS[row], seed);
+    maps.keep_history = persist_only;
+    let allowed = Arc::clone(&maps.allowed);
     let judged = Arc::new(AtomicU64::new(0));
     let count = Arc::clone(&judged);
     let weak = Arc::downgrade(&pm);
@@ -65,7 +65,7 @@ fn explore(row: usize, seed: u64, persist_only: bool, steps: usize) -> u64 {
         }
     })));
     for _ in 0..steps {
-        match step(&mut world) {
+        match step(&mut maps) {
             Ok(()) | Err(Error::NoSpace(_)) => {}
             Err(other) => panic!("{other}"),
         }

@@ -5,8 +5,8 @@
 mod crash;
 mod damage;
 mod model;
+mod modelled_map;
 mod unit;
-mod world;
 
 use std::sync::Arc;
 use terrace_blocks::BlockPool;

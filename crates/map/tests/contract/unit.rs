@@ -1,6 +1,6 @@
 //! The cost of single calls, and their answers at the edges.
 
-use crate::world::{World, image};
+use crate::modelled_map::{ModelledMap, image};
 use crate::{Row, for_each_map};
 use std::sync::Arc;
 use terrace_blocks::Purpose;
@@ -13,22 +13,22 @@ use terrace_media::PmMedium;
 use terrace_media::pm::RecordedPm;
 use terrace_wal::{Error, PageBelow, Tx};
 
-fn world(row: &Row, seed: u64) -> World {
+fn modelled(row: &Row, seed: u64) -> ModelledMap {
     let (bytes, geometry) = image(2 << 20, u64::MAX / 2);
-    World::open(Arc::new(RecordedPm::from_image(bytes)), geometry, row, seed)
+    ModelledMap::open(Arc::new(RecordedPm::from_image(bytes)), geometry, row, seed)
 }
 
 #[test]
 fn a_new_file_is_unmapped_and_its_first_eight_blocks_need_no_node() {
     for_each_map(0..1, |row, seed| {
-        let world = world(row, seed);
-        let inode = world.inode(1);
+        let maps = modelled(row, seed);
+        let inode = maps.inode(1);
         let all = (FileBlock(0), FileBlock(u64::MAX));
-        assert_eq!(world.map.next_mapped(&inode, all.0, all.1).unwrap(), None);
-        assert_eq!(world.map.lookup(None, &inode, FileBlock(u64::MAX)).unwrap(), None);
-        assert_eq!(world.map.missing_nodes(&inode, FileBlock(0), 8).unwrap(), 0);
+        assert_eq!(maps.map.next_mapped(&inode, all.0, all.1).unwrap(), None);
+        assert_eq!(maps.map.lookup(None, &inode, FileBlock(u64::MAX)).unwrap(), None);
+        assert_eq!(maps.map.missing_nodes(&inode, FileBlock(0), 8).unwrap(), 0);
         if row.name == "radix" {
-            let missing = |first, count| world.map.missing_nodes(&inode, FileBlock(first), count).unwrap();
+            let missing = |first, count| maps.map.missing_nodes(&inode, FileBlock(first), count).unwrap();
             assert_eq!(missing(8, 1), 1);
             assert_eq!(missing(512, 512), 2);
             assert_eq!(missing(500, 20), 3);
@@ -43,39 +43,39 @@ fn a_new_file_is_unmapped_and_its_first_eight_blocks_need_no_node() {
 #[test]
 fn neighbouring_words_are_one_write() {
     for_each_map(0..1, |row, seed| {
-        let mut world = world(row, seed);
-        let inode = world.inode(1);
-        world.ensure_nodes(1, 512, 400).unwrap();
+        let mut maps = modelled(row, seed);
+        let inode = maps.inode(1);
+        maps.ensure_nodes(1, 512, 400).unwrap();
         let mappings: Vec<_> = (0..400).map(|b| Some(Mapping::written(PmBlock(50 + b)))).collect();
         let mut tx = Tx::new();
         let before = tx.record_size();
-        world.map.set(&mut tx, &inode, FileBlock(512), &mappings).unwrap();
+        maps.map.set(&mut tx, &inode, FileBlock(512), &mappings).unwrap();
         assert_eq!(tx.record_size() - before, 8 + 8 * 400);
         let mut direct = Tx::new();
-        world.map.set(&mut direct, &inode, FileBlock(3), &mappings[..1]).unwrap();
+        maps.map.set(&mut direct, &inode, FileBlock(3), &mappings[..1]).unwrap();
         assert_eq!(direct.record_size() - before, 16);
         let pair = [mappings[1]; 2];
-        world.map.set(&mut direct, &inode, FileBlock(6), &pair).unwrap();
+        maps.map.set(&mut direct, &inode, FileBlock(6), &pair).unwrap();
         assert_eq!(direct.record_size() - before, 32);
-        let seen = world.map.lookup(Some(&direct), &inode, FileBlock(3)).unwrap();
+        let seen = maps.map.lookup(Some(&direct), &inode, FileBlock(3)).unwrap();
         assert_eq!(seen, mappings[0]);
-        assert_eq!(world.map.lookup(Some(&direct), &inode, FileBlock(2)).unwrap(), None);
+        assert_eq!(maps.map.lookup(Some(&direct), &inode, FileBlock(2)).unwrap(), None);
     });
 }
 
 #[test]
 fn set_without_a_node_is_an_error_and_clearing_is_not() {
     for_each_map(0..1, |row, seed| {
-        let mut world = world(row, seed);
-        let inode = world.inode(1);
+        let mut maps = modelled(row, seed);
+        let inode = maps.inode(1);
         // as tall as a tree gets
-        world.ensure_nodes(1, MAX_FILE_BLOCK.0, 1).unwrap();
+        maps.ensure_nodes(1, MAX_FILE_BLOCK.0, 1).unwrap();
         for first in [100, 1 << 20, MAX_FILE_BLOCK.0 + 1, u64::MAX - 5] {
             let mut tx = Tx::new();
-            world.map.set(&mut tx, &inode, FileBlock(first), &[None; 100]).unwrap();
+            maps.map.set(&mut tx, &inode, FileBlock(first), &[None; 100]).unwrap();
             assert!(tx.is_empty());
             let some = [Some(Mapping::written(PmBlock(50)))];
-            let done = world.map.set(&mut tx, &inode, FileBlock(first), &some);
+            let done = maps.map.set(&mut tx, &inode, FileBlock(first), &some);
             if first > MAX_FILE_BLOCK.0 || row.name == "radix" {
                 assert!(matches!(done, Err(Error::Corrupt(_))), "{done:?}");
             }
@@ -87,23 +87,23 @@ fn set_without_a_node_is_an_error_and_clearing_is_not() {
 fn nodes_are_added_up_to_a_full_record() {
     for_each_map(0..1, |row, seed| {
         let (bytes, geometry) = image(2 << 20, u64::MAX / 2);
-        let mut world = World::open(Arc::new(RecordedPm::from_image(bytes)), geometry, row, seed);
-        let inode = world.inode(2);
-        let mut claim = world.blocks.claim(300, Purpose::Reclaim).unwrap();
+        let mut maps = ModelledMap::open(Arc::new(RecordedPm::from_image(bytes)), geometry, row, seed);
+        let inode = maps.inode(2);
+        let mut claim = maps.blocks.claim(300, Purpose::Reclaim).unwrap();
         let mut tx = Tx::new();
-        let added = world.map.add_nodes(&mut tx, &inode, FileBlock(0), 250 * 512, &mut claim).unwrap();
-        let missing = world.map.missing_nodes(&inode, FileBlock(0), 250 * 512).unwrap();
+        let added = maps.map.add_nodes(&mut tx, &inode, FileBlock(0), 250 * 512, &mut claim).unwrap();
+        let missing = maps.map.missing_nodes(&inode, FileBlock(0), 250 * 512).unwrap();
         assert!(added == missing || added > 50, "{added}");
         assert_eq!(claim.left(), 300 - added);
-        assert!(tx.record_size() <= world.wal.max_record());
-        let reservation = world.wal.reserve(tx.record_size()).unwrap();
-        world.wal.commit(reservation, &tx).unwrap();
-        let left = world.map.missing_nodes(&inode, FileBlock(0), 250 * 512).unwrap();
+        assert!(tx.record_size() <= maps.wal.max_record());
+        let reservation = maps.wal.reserve(tx.record_size()).unwrap();
+        maps.wal.commit(reservation, &tx).unwrap();
+        let left = maps.map.missing_nodes(&inode, FileBlock(0), 250 * 512).unwrap();
         assert_eq!(left, missing - added);
         // more empty nodes than one call frees
         drop(claim);
-        world.prune_all(2).unwrap();
-        assert!(world.nodes().is_empty());
+        maps.prune_all(2).unwrap();
+        assert!(maps.nodes().is_empty());
     });
 }
 
@@ -111,31 +111,31 @@ fn nodes_are_added_up_to_a_full_record() {
 fn the_inode_file_maps_pages() {
     let (bytes, geometry) = image(4 << 20, u64::MAX / 2);
     let pm: Arc<dyn PmMedium> = Arc::new(RecordedPm::from_image(bytes));
-    let world = World::open(pm, geometry, &crate::MAPS[0], 0);
-    let map = InodeFileMap::new(Arc::clone(&world.blocks));
+    let maps = ModelledMap::open(pm, geometry, &crate::MAPS[0], 0);
+    let map = InodeFileMap::new(Arc::clone(&maps.blocks));
     assert_eq!(map.lookup(None, 0).unwrap(), None);
     let pages = [0, 1, 7, 8, 511, 512, 513, 1 << 18, (0x7fff_feff) / 32];
     let mut blocks = Vec::new();
     for page in pages {
         let missing = map.missing_nodes(page).unwrap();
         if missing != 0 {
-            let mut claim = world.blocks.claim(missing, Purpose::User).unwrap();
+            let mut claim = maps.blocks.claim(missing, Purpose::User).unwrap();
             let mut tx = Tx::new();
             assert_eq!(map.add_nodes(&mut tx, page, &mut claim).unwrap(), missing);
             assert!(tx.record_size() <= 32 + map.node_record_bytes(missing));
-            let reservation = world.wal.reserve(tx.record_size()).unwrap();
-            world.wal.commit(reservation, &tx).unwrap();
+            let reservation = maps.wal.reserve(tx.record_size()).unwrap();
+            maps.wal.commit(reservation, &tx).unwrap();
         }
         assert_eq!(map.missing_nodes(page).unwrap(), 0);
-        let mut claim = world.blocks.claim(1, Purpose::User).unwrap();
+        let mut claim = maps.blocks.claim(1, Purpose::User).unwrap();
         let block = claim.take().unwrap();
         let mut tx = Tx::new();
         map.set(&mut tx, page, Some(block)).unwrap();
         assert_eq!(map.lookup(Some(&tx), page).unwrap(), Some(block));
         assert_eq!(map.lookup(None, page).unwrap(), None);
         assert_eq!(tx.record_size(), 32 + 16);
-        let reservation = world.wal.reserve(tx.record_size()).unwrap();
-        world.wal.commit(reservation, &tx).unwrap();
+        let reservation = maps.wal.reserve(tx.record_size()).unwrap();
+        maps.wal.commit(reservation, &tx).unwrap();
         blocks.push((page, block));
     }
     let mut at = 0;
@@ -154,8 +154,8 @@ fn the_inode_file_maps_pages() {
     let below = Below::new(DeviceId(0), DeviceBlock(77), 5, false).encode();
     let mut tx = Tx::new();
     map.set_location(&mut tx, 1, below).unwrap();
-    let reservation = world.wal.reserve(tx.record_size()).unwrap();
-    world.wal.commit(reservation, &tx).unwrap();
+    let reservation = maps.wal.reserve(tx.record_size()).unwrap();
+    maps.wal.commit(reservation, &tx).unwrap();
     assert_eq!(map.location(None, 1).unwrap(), Some(below));
     let Err(Error::PageBelow(place)) = map.lookup(None, 1) else { panic!("the page is not in PM") };
     assert_eq!(*place, PageBelow::Inodes { index: 1 });
@@ -163,7 +163,7 @@ fn the_inode_file_maps_pages() {
     map.visit_nodes(&mut |block, level| {
         let kind = PageKind::InodeNode;
         let datum = u32::from(level);
-        assert_eq!(world.blocks.owner(block).unwrap(), Owner::Page { kind, datum });
+        assert_eq!(maps.blocks.owner(block).unwrap(), Owner::Page { kind, datum });
         levels[usize::from(level)] += 1;
     })
     .unwrap();
@@ -176,8 +176,8 @@ fn the_inode_file_maps_pages() {
 fn readers_of_the_inode_file_need_no_lock() {
     let (bytes, geometry) = image(4 << 20, u64::MAX / 2);
     let pm = Arc::new(RecordedPm::from_image(bytes));
-    let world = World::open(pm.clone(), geometry, &crate::MAPS[0], 0);
-    let map = Arc::new(InodeFileMap::new(Arc::clone(&world.blocks)));
+    let maps = ModelledMap::open(pm.clone(), geometry, &crate::MAPS[0], 0);
+    let map = Arc::new(InodeFileMap::new(Arc::clone(&maps.blocks)));
     let mut known = Vec::new();
     for page in [0, 600, 1 << 18, (1 << 18) + 600] {
         let (reader, present) = (Arc::downgrade(&map), known.clone());
@@ -189,16 +189,16 @@ fn readers_of_the_inode_file_need_no_lock() {
             }
         };
         pm.clock().on_event(Some(Box::new(hook)));
-        let mut claim = world.blocks.claim(5, Purpose::User).unwrap();
+        let mut claim = maps.blocks.claim(5, Purpose::User).unwrap();
         let mut tx = Tx::new();
         map.add_nodes(&mut tx, page, &mut claim).unwrap();
-        let reservation = world.wal.reserve(tx.record_size()).unwrap();
-        world.wal.commit(reservation, &tx).unwrap();
+        let reservation = maps.wal.reserve(tx.record_size()).unwrap();
+        maps.wal.commit(reservation, &tx).unwrap();
         let block = claim.take().unwrap();
         let mut tx = Tx::new();
         map.set(&mut tx, page, Some(block)).unwrap();
-        let reservation = world.wal.reserve(tx.record_size()).unwrap();
-        world.wal.commit(reservation, &tx).unwrap();
+        let reservation = maps.wal.reserve(tx.record_size()).unwrap();
+        maps.wal.commit(reservation, &tx).unwrap();
         known.push((page, block));
     }
     pm.clock().on_event(None);
@@ -208,10 +208,10 @@ fn readers_of_the_inode_file_need_no_lock() {
 #[test]
 fn an_exchange_equals_a_lookup_followed_by_a_set() {
     for_each_map(0..1, |row, seed| {
-        let mut world = world(row, seed);
-        let inode = world.inode(1);
+        let mut maps = modelled(row, seed);
+        let inode = maps.inode(1);
         for first in [8, 511, 1024, 1 << 18] {
-            world.ensure_nodes(1, first, 2).unwrap();
+            maps.ensure_nodes(1, first, 2).unwrap();
         }
         let mut model = std::collections::BTreeMap::new();
         let blocks = [0, 1, 2, 6, 7, 8, 9, 511, 512, 513, 1024, 1025, 1 << 18, (1 << 18) + 1];
@@ -220,12 +220,12 @@ fn an_exchange_equals_a_lookup_followed_by_a_set() {
                 let unwritten = (round + number) % 2 == 0;
                 let new = Mapping { block: PmBlock(50 + 100 * round + number), unwritten };
                 let mut tx = Tx::new();
-                let old = world.map.exchange(&mut tx, &inode, FileBlock(block), new).unwrap();
+                let old = maps.map.exchange(&mut tx, &inode, FileBlock(block), new).unwrap();
                 assert_eq!(old, Some(model.insert(block, new)), "block {block}");
-                let reservation = world.wal.reserve(tx.record_size()).unwrap();
-                world.wal.commit(reservation, &tx).unwrap();
+                let reservation = maps.wal.reserve(tx.record_size()).unwrap();
+                maps.wal.commit(reservation, &tx).unwrap();
                 for at in blocks {
-                    let seen = world.map.lookup(None, &inode, FileBlock(at)).unwrap();
+                    let seen = maps.map.lookup(None, &inode, FileBlock(at)).unwrap();
                     assert_eq!(seen.as_ref(), model.get(&at), "block {at} after {block}");
                 }
             }
@@ -233,7 +233,7 @@ fn an_exchange_equals_a_lookup_followed_by_a_set() {
         let new = Mapping::written(PmBlock(60));
         for absent in [1536, 1 << 19, MAX_FILE_BLOCK.0, MAX_FILE_BLOCK.0 + 1] {
             let mut tx = Tx::new();
-            assert_eq!(world.map.exchange(&mut tx, &inode, FileBlock(absent), new).unwrap(), None);
+            assert_eq!(maps.map.exchange(&mut tx, &inode, FileBlock(absent), new).unwrap(), None);
             assert!(tx.is_empty(), "nothing is logged without a leaf");
         }
     });
@@ -242,18 +242,18 @@ fn an_exchange_equals_a_lookup_followed_by_a_set() {
 #[test]
 fn an_inode_at_nowhere_has_no_blocks_and_refuses_sets() {
     for_each_map(0..1, |row, seed| {
-        let world = world(row, seed);
-        assert!(world.pm.load_u64(MapInode::NOWHERE).is_err(), "outside of every medium");
+        let maps = modelled(row, seed);
+        assert!(maps.pm.load_u64(MapInode::NOWHERE).is_err(), "outside of every medium");
         let inode = MapInode { ino: Ino(1), slot: MapInode::NOWHERE };
-        assert!(inode.is_nowhere() && !world.inode(1).is_nowhere());
+        assert!(inode.is_nowhere() && !maps.inode(1).is_nowhere());
         let mut out = [Some(Mapping::written(PmBlock(60))); 3];
-        world.map.lookup_run(None, &inode, FileBlock(6), &mut out).unwrap();
+        maps.map.lookup_run(None, &inode, FileBlock(6), &mut out).unwrap();
         assert_eq!(out, [None; 3]);
-        assert_eq!(world.map.lookup(None, &inode, FileBlock(0)).unwrap(), None);
+        assert_eq!(maps.map.lookup(None, &inode, FileBlock(0)).unwrap(), None);
         let all = (FileBlock(0), FileBlock(u64::MAX));
-        assert_eq!(world.map.next_mapped(&inode, all.0, all.1).unwrap(), None);
+        assert_eq!(maps.map.next_mapped(&inode, all.0, all.1).unwrap(), None);
         let some = [Some(Mapping::written(PmBlock(60)))];
-        assert!(world.map.set(&mut Tx::new(), &inode, FileBlock(0), &some).is_err());
+        assert!(maps.map.set(&mut Tx::new(), &inode, FileBlock(0), &some).is_err());
     });
 }
 
@@ -262,35 +262,35 @@ fn an_inode_at_nowhere_has_no_blocks_and_refuses_sets() {
 #[test]
 fn a_record_takes_nearly_all_of_its_reservation() {
     for_each_map(0..1, |row, seed| {
-        let mut world = world(row, seed);
-        let inode = world.inode(1);
+        let mut maps = modelled(row, seed);
+        let inode = maps.inode(1);
         for count in [1usize, 8, 511, 512, 513, 2000] {
-            let bytes = world.map.set_record_bytes(count);
+            let bytes = maps.map.set_record_bytes(count);
             assert!(
                 bytes >= 8 * count + 16 && bytes <= 8 * count + 16 * (count / 512 + 3),
                 "{count}: {bytes}"
             );
         }
-        world.ensure_nodes(1, 512, 1).unwrap();
+        maps.ensure_nodes(1, 512, 1).unwrap();
         // A root above the old one; there is a leaf to add as well.
-        world.ensure_nodes(1, 1 << 17, 1).unwrap();
-        let mut claim = world.blocks.claim(1, Purpose::Reclaim).unwrap();
+        maps.ensure_nodes(1, 1 << 17, 1).unwrap();
+        let mut claim = maps.blocks.claim(1, Purpose::Reclaim).unwrap();
         let mut tx = Tx::new();
-        assert_eq!(world.map.add_nodes(&mut tx, &inode, FileBlock(1 << 18), 1, &mut claim).unwrap(), 1);
-        assert_eq!(tx.record_size(), Tx::new().record_size() + world.map.node_record_bytes(1));
+        assert_eq!(maps.map.add_nodes(&mut tx, &inode, FileBlock(1 << 18), 1, &mut claim).unwrap(), 1);
+        assert_eq!(tx.record_size(), Tx::new().record_size() + maps.map.node_record_bytes(1));
         claim.give_back_all();
         // The record of a pruned node has the node's owner word and the pointer of its parent.
-        assert_eq!(world.map.prune_record_bytes(), 8 * (24 + 16));
+        assert_eq!(maps.map.prune_record_bytes(), 8 * (24 + 16));
     });
 }
 
 #[test]
 fn a_node_is_added_when_the_record_has_just_room_for_it() {
     for_each_map(0..1, |row, seed| {
-        let world = world(row, seed);
-        let inode = world.inode(1);
-        let limit = world.wal.max_record() - world.map.node_record_bytes(1);
-        let place = world.blocks.first_block().offset().plus(2048);
+        let maps = modelled(row, seed);
+        let inode = maps.inode(1);
+        let limit = maps.wal.max_record() - maps.map.node_record_bytes(1);
+        let place = maps.blocks.first_block().offset().plus(2048);
         for (size, added) in [(limit, 1), (limit + 8, 0)] {
             let mut tx = Tx::new();
             let odd = (size - tx.record_size()) / 8 % 2 == 1;
@@ -301,8 +301,8 @@ fn a_node_is_added_when_the_record_has_just_room_for_it() {
                 tx.write_u64(place, 1);
             }
             assert_eq!(tx.record_size(), size);
-            let mut claim = world.blocks.claim(1, Purpose::Reclaim).unwrap();
-            assert_eq!(world.map.add_nodes(&mut tx, &inode, FileBlock(8), 1, &mut claim).unwrap(), added);
+            let mut claim = maps.blocks.claim(1, Purpose::Reclaim).unwrap();
+            assert_eq!(maps.map.add_nodes(&mut tx, &inode, FileBlock(8), 1, &mut claim).unwrap(), added);
             claim.give_back_all();
         }
     });
@@ -313,44 +313,44 @@ fn a_node_is_added_when_the_record_has_just_room_for_it() {
 fn pruning_a_large_tree_goes_step_by_step() {
     for_each_map(0..1, |row, seed| {
         let (bytes, geometry) = image(4 << 20, u64::MAX / 2);
-        let mut world = World::open(Arc::new(RecordedPm::from_image(bytes)), geometry, row, seed);
-        let inode = world.inode(1);
-        world.ensure_nodes(1, 512, 260 * 512).unwrap();
-        let prune = |world: &World, from: u64| {
+        let mut maps = ModelledMap::open(Arc::new(RecordedPm::from_image(bytes)), geometry, row, seed);
+        let inode = maps.inode(1);
+        maps.ensure_nodes(1, 512, 260 * 512).unwrap();
+        let prune = |maps: &ModelledMap, from: u64| {
             let (mut tx, mut freed) = (Tx::new(), Default::default());
-            let next = world.map.prune(&mut tx, &inode, FileBlock(from), 1 << 20, &mut freed).unwrap();
-            freed.iter().for_each(|block| world.blocks.keep(*block));
+            let next = maps.map.prune(&mut tx, &inode, FileBlock(from), 1 << 20, &mut freed).unwrap();
+            freed.iter().for_each(|block| maps.blocks.keep(*block));
             (next, freed.len())
         };
-        let (next, freed) = prune(&world, 512);
+        let (next, freed) = prune(&maps, 512);
         assert!((5..=8).contains(&freed), "{freed} of 260 empty leaves");
         assert_eq!(next, Some(FileBlock(512 * (1 + freed as u64))));
         for leaf in 1..=260 {
-            world.put(1, leaf * 512, 1, false).unwrap();
+            maps.put(1, leaf * 512, 1, false).unwrap();
         }
-        let (next, freed) = prune(&world, 512);
+        let (next, freed) = prune(&maps, 512);
         assert_eq!(
             (next, freed),
             (Some(FileBlock(512 * 256)), 0),
             "255 leaves below the root were looked at"
         );
-        assert_eq!(prune(&world, 512 * 256), (None, 0));
-        assert_eq!(prune(&world, 1 << 30), (None, 0), "beyond the tree");
+        assert_eq!(prune(&maps, 512 * 256), (None, 0));
+        assert_eq!(prune(&maps, 1 << 30), (None, 0), "beyond the tree");
     });
 }
 
 #[test]
 fn block_numbers_outside_the_pool_are_damage_in_leaves_and_direct_pointers() {
     for_each_map(0..1, |row, seed| {
-        let mut world = world(row, seed);
-        let inode = world.inode(1);
-        world.ensure_nodes(1, 8, 1).unwrap();
-        let (first, end) = (world.blocks.first_block().0, world.blocks.end_block().0);
+        let mut maps = modelled(row, seed);
+        let inode = maps.inode(1);
+        maps.ensure_nodes(1, 8, 1).unwrap();
+        let (first, end) = (maps.blocks.first_block().0, maps.blocks.end_block().0);
         for at in [0, 8].map(FileBlock) {
             for (block, sound) in [(first, true), (end - 1, true), (end, false), (first - 1, false)] {
                 let mut tx = Tx::new();
-                world.map.set(&mut tx, &inode, at, &[Some(Mapping::written(PmBlock(block)))]).unwrap();
-                let seen = world.map.lookup(Some(&tx), &inode, at);
+                maps.map.set(&mut tx, &inode, at, &[Some(Mapping::written(PmBlock(block)))]).unwrap();
+                let seen = maps.map.lookup(Some(&tx), &inode, at);
                 assert_eq!(seen.is_ok(), sound, "{block} at {at}");
                 assert!(sound || matches!(seen, Err(Error::Corrupt(_))));
             }
@@ -361,15 +361,15 @@ fn block_numbers_outside_the_pool_are_damage_in_leaves_and_direct_pointers() {
 #[test]
 fn the_next_mapped_block_is_before_the_end_of_the_range() {
     for_each_map(0..1, |row, seed| {
-        let mut world = world(row, seed);
-        let inode = world.inode(1);
-        world.ensure_nodes(1, 600, 1).unwrap();
+        let mut maps = modelled(row, seed);
+        let inode = maps.inode(1);
+        maps.ensure_nodes(1, 600, 1).unwrap();
         let mapping = Mapping::written(PmBlock(50));
         let mut tx = Tx::new();
-        world.map.set(&mut tx, &inode, FileBlock(600), &[Some(mapping)]).unwrap();
-        let reservation = world.wal.reserve(tx.record_size()).unwrap();
-        world.wal.commit(reservation, &tx).unwrap();
-        let next = |from, to| world.map.next_mapped(&inode, FileBlock(from), FileBlock(to)).unwrap();
+        maps.map.set(&mut tx, &inode, FileBlock(600), &[Some(mapping)]).unwrap();
+        let reservation = maps.wal.reserve(tx.record_size()).unwrap();
+        maps.wal.commit(reservation, &tx).unwrap();
+        let next = |from, to| maps.map.next_mapped(&inode, FileBlock(from), FileBlock(to)).unwrap();
         assert_eq!([next(9, 600), next(600, 600), next(601, u64::MAX)], [None; 3]);
         assert_eq!([next(9, 601), next(600, 601)], [Some((FileBlock(600), mapping)); 2]);
     });

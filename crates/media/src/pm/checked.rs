@@ -114,7 +114,7 @@ mod tests {
     struct Arena([u8; 8192]);
 
     #[test]
-    fn stores_and_sums_every_multiple() {
+    fn checked_streaming_stores_and_sums_every_length() {
         let Some(stream) = detect() else { return };
         let source: Vec<u8> = (0..9000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
         for skew in [0, 1, 8, 63] {

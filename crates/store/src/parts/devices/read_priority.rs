@@ -93,7 +93,7 @@ mod tests {
     const US: u64 = 1000;
 
     #[test]
-    fn pieces_only_while_the_device_is_read() {
+    fn background_writes_are_cut_into_pieces_only_beside_reads() {
         let read_priority = ReadPriority::default();
         assert_eq!(read_priority.piece(0), None);
         read_priority.read_begins();

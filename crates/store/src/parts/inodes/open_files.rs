@@ -304,7 +304,7 @@ mod tests {
     /// Pages are dropped once, while no other descriptor is open; a further open waits meanwhile, also for
     /// writing.
     #[test]
-    fn pages_are_dropped_beside_nobody() {
+    fn kernel_pages_are_dropped_once_while_no_other_descriptor_is_open() {
         let references = References::new(10);
         let open = |prefer, wait| references.open(Ino(7), prefer, true, wait);
         let close = || _ = references.release(Ino(7));

@@ -95,7 +95,7 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     #[test]
-    fn as_many_at_a_time_as_there_are_turns() {
+    fn at_most_the_given_number_of_threads_hold_a_cpu_permit() {
         let permits = CpuPermits::new(2);
         let (at_work, most, away) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
         std::thread::scope(|scope| {

@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seconds_are_closed_by_the_given_clock() {
+    fn data_flows_close_a_second_by_the_given_clock() {
         let flows = Flows::new(&Parameters::PUBLISHED);
         flows.tell_time(5);
         flows.note_write(Ino(3), 4 << 20, 0);

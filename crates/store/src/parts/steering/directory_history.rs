@@ -162,7 +162,7 @@ mod tests {
     const ROOT: Ino = Ino(1);
 
     #[test]
-    fn the_nearest_relatives_decide() {
+    fn the_nearest_directory_history_decides_for_a_new_file() {
         let table = DirectoryHistories::new(1 << 14);
         let (database, tree) = (Ino(10), Ino(20));
         table.directory_made(database, ROOT, ROOT);

@@ -647,7 +647,7 @@ mod tests {
     }
 
     #[test]
-    fn both_recalls_on_a_recorded_mix() {
+    fn predictors_recall_synced_and_unsynced_bytes_of_a_recorded_mix() {
         // The mail store is older than write-back lets dirty pages become when the mix begins.
         let rows = replay_mix(WRITE_BACK_TICKS + 700);
         let sum = |of: fn(&(u64, u64)) -> u64, is: &dyn Fn(Judgement) -> bool| -> u64 {

@@ -1,0 +1,13 @@
+//! Content of files: writes whose home is PM or DRAM, full pools, devices that fail, and removed files. All on
+//! simulated media.
+#![allow(clippy::unwrap_used)]
+
+mod buffered;
+mod data_checksum;
+mod devices;
+mod full;
+mod model;
+mod predict;
+mod reclaim;
+mod turns;
+mod write_back_file;

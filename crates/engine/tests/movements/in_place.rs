@@ -1,0 +1,121 @@
+//! Demotion in place (design 7, M5): which blocks are written over their cold copies and which are not,
+//! beside readers, changes and failures, on simulated media. crates/sim tests what a crash may leave.
+
+use terrace_engine::{
+    FsResult, InPlace, MigrationReport, MountOptions, Movements, PolicyKind, Wait, WriteFlags,
+};
+use terrace_format::DeviceBlock;
+use terrace_media::block::{AlignedBlock, Operation, Times};
+use terrace_testkit::{SimulatedPool, TrackedFile};
+
+const W: Wait = Wait::Allowed;
+const BLOCK: u64 = 4096;
+/// Blocks of a file, in extents of at most 15 (a chunk of 16 with its summary).
+const BLOCKS: u64 = 60;
+
+fn options() -> MountOptions {
+    // Under the static policy blocks move only when a test moves them.
+    let in_place = InPlace { extent_blocks: 8, one_of: 8 };
+    MountOptions { policy: Some(PolicyKind::STATIC), in_place, ..Default::default() }
+}
+
+/// A pool with a demoted file.
+fn demoted() -> FsResult<TrackedFile> {
+    let content: Vec<u8> = (0..BLOCKS * BLOCK).map(|at| (at / 7) as u8 ^ (at >> 12) as u8).collect();
+    TrackedFile::cold(SimulatedPool::new(2 << 20, 1025), options(), &content)
+}
+
+fn overwrite(file: &mut TrackedFile, block: u64, blocks: u64, byte: u8) -> FsResult<()> {
+    file.write((block * BLOCK) as usize, &vec![byte; (blocks * BLOCK) as usize])
+}
+
+fn down(file: &TrackedFile) -> FsResult<MigrationReport> {
+    file.fs.sync_to(1, &mut |_| {})?;
+    Ok(file.fs.status()?.migration)
+}
+
+/// Compares the content now, and after another mount.
+fn assert_sound(mut file: TrackedFile) -> FsResult<()> {
+    file.assert_content();
+    file.mount_again(options())?;
+    file.assert_content();
+    file.fs.unmount()?;
+    file.pool.assert_clean();
+    Ok(())
+}
+
+#[test]
+fn scattered_blocks_of_a_group_are_written_over_the_cold_copies() -> FsResult<()> {
+    let mut file = demoted()?;
+    let free = file.fs.status()?.tiers[1].used_bytes;
+    for (block, byte) in [(3, 1), (20, 2), (41, 3)] {
+        overwrite(&mut file, block, 1, byte)?;
+    }
+    // Clean pages of the old content are in DRAM: demotion must not keep them for the new content.
+    file.assert_content();
+    let done = down(&file)?;
+    assert_eq!((done.in_place_bytes, done.demoted_bytes, done.skipped_bytes), (3 * BLOCK, 3 * BLOCK, 0));
+    assert_eq!(file.fs.status()?.tiers[1].used_bytes, free);
+    // A second overwrite proves that the extent has the checksum of the first.
+    overwrite(&mut file, 20, 1, 7)?;
+    assert_eq!(down(&file)?.in_place_bytes, 4 * BLOCK);
+    assert_sound(file)
+}
+
+#[test]
+fn dense_overwrites_are_demoted_into_new_runs() -> FsResult<()> {
+    let mut file = demoted()?;
+    overwrite(&mut file, 16, 12, 5)?;
+    overwrite(&mut file, 0, 2, 6)?;
+    let done = down(&file)?;
+    assert_eq!((done.in_place_bytes, done.demoted_bytes), (0, 14 * BLOCK));
+    assert_sound(file)
+}
+
+/// The cold copy under a partial shadow has lines that PM lacks, so it is needed until the new copy is
+/// durable.
+#[test]
+fn a_partial_block_is_never_written_in_place() -> FsResult<()> {
+    let mut file = demoted()?;
+    file.fs.write(file.ino, 5 * BLOCK + 128, &[9; 64], WriteFlags::default(), W)?;
+    file.expected[5 * BLOCK as usize + 128..][..64].fill(9);
+    let done = down(&file)?;
+    assert_eq!((done.in_place_bytes, done.demoted_bytes), (0, BLOCK));
+    assert_sound(file)
+}
+
+#[test]
+fn a_block_refused_in_place_is_demoted_elsewhere() -> FsResult<()> {
+    let mut file = demoted()?;
+    overwrite(&mut file, 3, 1, 1)?;
+    file.pool.device.fail_next(Operation::Write, 0..1025, 5, Times::Count(1));
+    let done = down(&file)?;
+    assert_eq!((done.in_place_bytes, done.demoted_bytes), (0, BLOCK));
+    assert_sound(file)
+}
+
+/// A write in place that was cut short leaves a cold copy that matches no checksum. PM has the block, so
+/// neither a read of its neighbours nor a check may report damage.
+#[test]
+fn a_torn_cold_copy_under_a_shadow_is_no_damage() -> FsResult<()> {
+    let mut file = demoted()?;
+    let mut block = [AlignedBlock::zeroed()];
+    let mut place = None;
+    for at in 1..1025 {
+        terrace_media::BlockMedium::read(&*file.pool.device, DeviceBlock(at), &mut block).unwrap();
+        if block[0].0[..] == file.expected[3 * BLOCK as usize..][..BLOCK as usize] {
+            place = Some(DeviceBlock(at));
+        }
+    }
+    overwrite(&mut file, 3, 1, 1)?;
+    block[0].0[100..200].fill(0xdd);
+    terrace_media::BlockMedium::write(&*file.pool.device, place.unwrap(), &block).unwrap();
+    file.assert_content();
+    assert_eq!(file.fs.status()?.tiers[1].devices[0].checksum_errors, 0);
+    file.fs.unmount()?;
+    file.pool.assert_clean();
+    file.fs = file.pool.mount_with(options());
+    // The torn cold copy is overwritten in place.
+    assert_eq!(down(&file)?.in_place_bytes, BLOCK);
+    assert_sound(file)
+}

@@ -1,0 +1,130 @@
+//! Nanoseconds of file-map operations on this machine, in the rows of the project's table of floors.
+//! One file of 128 K blocks; uses 64 MiB. The mapped blocks are numbers only.
+
+use super::fixture::pm_in;
+use std::hint::black_box;
+use std::sync::Arc;
+use terrace_bench::failure::Outcome;
+use terrace_blocks::{BlockPool, Purpose};
+use terrace_format::{FileBlock, Geometry, Ino, PmBlock};
+use terrace_map::{FileMap, InodeFileMap, MapInode, Mapping, RadixTree};
+use terrace_media::PmMedium;
+use terrace_runtime::{Clock, SystemClock};
+use terrace_wal::{Result, Tx, Wal};
+
+const FILE_BLOCKS: u64 = 128 << 10;
+const ROUNDS: usize = 7;
+
+/// Time per call of the fastest round.
+fn row(name: &str, calls: u64, mut body: impl FnMut(u64) -> Result<()>) -> Result<()> {
+    let clock = SystemClock::default();
+    let mut best = f64::INFINITY;
+    for _ in 0..ROUNDS {
+        let start = clock.monotonic_ns();
+        for call in 0..calls {
+            body(call)?;
+        }
+        best = best.min((clock.monotonic_ns() - start) as f64 / calls as f64);
+    }
+    println!("{name:<50} {best:>10.1} ns");
+    Ok(())
+}
+
+fn scattered(call: u64) -> FileBlock {
+    FileBlock((call.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % FILE_BLOCKS)
+}
+
+fn commit(wal: &Wal, tx: &Tx) -> Result<()> {
+    let reservation = wal.reserve(tx.record_size())?;
+    wal.commit(reservation, tx).map(drop)
+}
+
+fn build(wal: &Wal, map: &dyn FileMap, blocks: &BlockPool, inode: &MapInode) -> Result<()> {
+    loop {
+        let all = FILE_BLOCKS as usize;
+        let missing = map.missing_nodes(inode, FileBlock(0), all)?;
+        if missing == 0 {
+            break;
+        }
+        let mut claim = blocks.claim(missing.min(50), Purpose::User)?;
+        let mut tx = Tx::new();
+        map.add_nodes(&mut tx, inode, FileBlock(0), all, &mut claim)?;
+        commit(wal, &tx)?;
+    }
+    let first = blocks.first_block().0;
+    for start in (0..FILE_BLOCKS).step_by(256) {
+        let numbers = (start..start + 256).map(|b| PmBlock(first + b % 10_000));
+        let mappings: Vec<_> = numbers.map(|block| Some(Mapping::written(block))).collect();
+        let mut tx = Tx::new();
+        map.set(&mut tx, inode, FileBlock(start), &mappings)?;
+        commit(wal, &tx)?;
+    }
+    Ok(())
+}
+
+pub(super) fn run(args: &[String]) -> Outcome<()> {
+    let directory = args.first().map_or("/dev/shm", String::as_str);
+    let pm: Arc<dyn PmMedium> = pm_in(directory, 64 << 20)?;
+    println!("{}", pm.describe());
+    let geometry = Geometry::choose(64 << 20, 4096)?;
+    Wal::format(Arc::clone(&pm), [1; 16], geometry)?;
+    let wal = Arc::new(Wal::open(pm, [1; 16], geometry)?.0);
+    let blocks = Arc::new(BlockPool::new(Arc::clone(&wal)));
+    let map: Box<dyn FileMap> = Box::new(RadixTree::new(Arc::clone(&blocks)));
+    let slot = blocks.claim(1, Purpose::User)?.take().ok_or("no block")?.offset();
+    let inode = MapInode { ino: Ino(5), slot };
+    build(&wal, &*map, &blocks, &inode)?;
+    let (map, inode) = (&*map, &inode);
+    look_ups(map, inode)?;
+    let (mut tx, number) = (Tx::new(), blocks.first_block().0);
+    row("set of 1, random, without commit", 1 << 18, |call| {
+        tx.clear();
+        let new = [Some(Mapping::written(PmBlock(number + (call * 7) % 9_999)))];
+        map.set(&mut tx, inode, scattered(call), &new)
+    })?;
+    row("set of 1, random, with commit", 1 << 18, |call| {
+        tx.clear();
+        let new = [Some(Mapping::written(PmBlock(number + (call * 11) % 9_998)))];
+        map.set(&mut tx, inode, scattered(call), &new)?;
+        commit(&wal, &tx)
+    })?;
+    let pages = InodeFileMap::new(Arc::clone(&blocks));
+    let mut tx = Tx::new();
+    let mut claim = blocks.claim(3, Purpose::User)?;
+    pages.add_nodes(&mut tx, 600, &mut claim)?;
+    pages.set(&mut tx, 600, Some(slot.block()))?;
+    commit(&wal, &tx)?;
+    row("inode file: lookup of a page", 1 << 20, |_| {
+        black_box(pages.lookup(None, black_box(600))?);
+        Ok(())
+    })?;
+    Ok(())
+}
+
+fn look_ups(map: &dyn FileMap, inode: &MapInode) -> Result<()> {
+    row("lookup, random", 1 << 20, |call| {
+        black_box(map.lookup(None, inode, scattered(call))?);
+        Ok(())
+    })?;
+    row("lookup, direct pointer", 1 << 20, |call| {
+        black_box(map.lookup(None, inode, FileBlock(call % 8))?);
+        Ok(())
+    })?;
+    for count in [1, 16, 256] {
+        let mut out = vec![None; count];
+        row(&format!("lookup_run of {count}, random"), 1 << 18, |call| {
+            map.lookup_run(None, inode, scattered(call), &mut out)?;
+            black_box(&out);
+            Ok(())
+        })?;
+    }
+    row("next_mapped, random, hit at once", 1 << 18, |call| {
+        black_box(map.next_mapped(inode, scattered(call), FileBlock(u64::MAX))?);
+        Ok(())
+    })?;
+    row("missing_nodes, one block, random", 1 << 20, |call| {
+        black_box(map.missing_nodes(inode, scattered(call), 1)?);
+        Ok(())
+    })?;
+    Ok(())
+}

@@ -1,0 +1,343 @@
+//! A pool with a few inodes, the caller's half of the protocol, and the model of what must be mapped.
+
+use crate::Row;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use terrace_blocks::{BlockPool, Claim, Purpose};
+use terrace_format::address::MAX_FILE_BLOCK;
+use terrace_format::table::{Owner, PageKind};
+use terrace_format::{FileBlock, Geometry, Ino, PmBlock};
+use terrace_map::{FileMap, MapInode, Mapping};
+use terrace_media::PmMedium;
+use terrace_runtime::sync::Mutex;
+use terrace_wal::{Error, NoSpace, Tx, Wal};
+
+pub const UUID: [u8; 16] = [7; 16];
+pub const INODES: u64 = 3;
+/// Words that look like block numbers, so that a node that was not zeroed is noticed.
+const GARBAGE: u64 = 100;
+
+pub type Model = BTreeMap<(u64, u64), Mapping>;
+
+/// The file maps of a small pool, and the model of them.
+pub struct ModelledMap {
+    pub pm: Arc<dyn PmMedium>,
+    pub wal: Arc<Wal>,
+    pub blocks: Arc<BlockPool>,
+    pub map: Box<dyn FileMap>,
+    pub model: Model,
+    /// States a crash may leave: the committed one and that of the transaction in flight.
+    pub allowed: Arc<Mutex<Vec<Model>>>,
+    /// With the mode in which `order` is not durable, every earlier state since the start is allowed.
+    pub keep_history: bool,
+    pub rng: SmallRng,
+}
+
+/// Where the slots of the inodes lie.
+pub fn slot_page(geometry: &Geometry) -> PmBlock {
+    geometry.first_pool_block()
+}
+
+pub fn inode(geometry: &Geometry, ino: u64) -> MapInode {
+    MapInode { ino: Ino(ino), slot: slot_page(geometry).offset().plus(ino % 32 * 128) }
+}
+
+/// An image of `size` bytes with `free` blocks, all of garbage, and zeroed slots.
+pub fn image(size: u64, free: u64) -> (Vec<u8>, Geometry) {
+    let geometry = Geometry::choose(size, 16).unwrap();
+    let pm = Arc::new(terrace_media::pm::RecordedPm::new(size));
+    Wal::format(pm.clone(), UUID, geometry).unwrap();
+    let mut image = pm.visible_image().to_vec();
+    let first = geometry.first_pool_block();
+    for word in image[first.offset().0 as usize + 4096..].chunks_exact_mut(8) {
+        word.copy_from_slice(&GARBAGE.to_le_bytes());
+    }
+    let used = |kind| Owner::Page { kind, datum: 0 }.encode().to_le_bytes();
+    for block in first.0..geometry.block_count() {
+        let at = geometry.table_entry(PmBlock(block)).0 as usize;
+        if block == first.0 {
+            image[at..at + 8].copy_from_slice(&used(PageKind::InodePage));
+        } else if block > first.0 + free {
+            image[at..at + 8].copy_from_slice(&used(PageKind::CatalogPage));
+        }
+    }
+    (image, geometry)
+}
+
+impl ModelledMap {
+    pub fn open(pm: Arc<dyn PmMedium>, geometry: Geometry, row: &Row, seed: u64) -> ModelledMap {
+        let (wal, _) = Wal::open(Arc::clone(&pm), UUID, geometry).unwrap();
+        let wal = Arc::new(wal);
+        let blocks = Arc::new(BlockPool::new(Arc::clone(&wal)));
+        let map = (row.make)(Arc::clone(&blocks));
+        ModelledMap {
+            pm,
+            wal,
+            blocks,
+            map,
+            model: Model::new(),
+            allowed: Arc::new(Mutex::new(vec![Model::new()])),
+            keep_history: false,
+            rng: SmallRng::seed_from_u64(seed),
+        }
+    }
+
+    pub fn inode(&self, ino: u64) -> MapInode {
+        inode(self.wal.geometry(), ino)
+    }
+
+    fn freeing<T>(&self, mut take: impl FnMut() -> terrace_wal::Result<T>) -> terrace_wal::Result<T> {
+        match take() {
+            Err(Error::NoSpace(NoSpace::Pm)) => {
+                self.wal.checkpoint()?;
+                take()
+            }
+            other => other,
+        }
+    }
+
+    fn claim_nodes(&self, count: usize) -> terrace_wal::Result<Claim<'_>> {
+        self.freeing(|| self.blocks.claim(count, Purpose::Reclaim))
+    }
+
+    /// Adds the nodes a range needs, few at a time.
+    pub fn ensure_nodes(&mut self, ino: u64, first: u64, count: usize) -> terrace_wal::Result<()> {
+        let (inode, first) = (self.inode(ino), FileBlock(first));
+        let before = self.map.missing_nodes(&inode, first, count)?;
+        let mut added = 0;
+        loop {
+            let missing = self.map.missing_nodes(&inode, first, count)?;
+            assert_eq!(missing, before - added, "missing nodes do not add up");
+            if missing == 0 {
+                return Ok(());
+            }
+            let most = missing.min((self.wal.max_record() - 64) / self.map.node_record_bytes(1));
+            let held = self.rng.random_range(1..=most);
+            let room = 32 + self.map.node_record_bytes(held);
+            let give_up = self.rng.random_bool(0.1);
+            let reservation = self.wal.reserve(room)?;
+            let mut claim = self.claim_nodes(held)?;
+            let mut tx = Tx::new();
+            let now = match self.map.add_nodes(&mut tx, &inode, first, count, &mut claim) {
+                Ok(now) => now,
+                Err(error) => {
+                    claim.give_back_all();
+                    return Err(error);
+                }
+            };
+            assert!(now != 0 && now <= held, "{now} nodes of {held}");
+            assert_eq!(claim.left(), held - now);
+            assert!(tx.record_size() <= room, "{} > {room}", tx.record_size());
+            if give_up {
+                claim.give_back_all(); // the transaction is given up
+                continue;
+            }
+            self.wal.commit(reservation, &tx)?;
+            added += now;
+        }
+    }
+
+    /// Maps new blocks to a range.
+    pub fn put(&mut self, ino: u64, first: u64, count: usize, unwritten: bool) -> terrace_wal::Result<()> {
+        self.ensure_nodes(ino, first, count)?;
+        let inode = self.inode(ino);
+        let reservation = self.wal.reserve(self.wal.max_record())?;
+        let mut claim = self.freeing(|| self.map.claim(&inode, FileBlock(first), count, Purpose::Reclaim))?;
+        let new: Vec<_> =
+            (0..count).map(|_| claim.take().map(|block| Mapping { block, unwritten })).collect();
+        let mut tx = Tx::new();
+        let freed = match self.change(&mut tx, ino, first, &new) {
+            Ok(freed) => freed,
+            Err(error) => {
+                claim.give_back_all();
+                return Err(error);
+            }
+        };
+        let post = self.after(ino, first, &new);
+        self.allow(&post);
+        let lsn = self.wal.commit(reservation, &tx)?;
+        self.blocks.freed(lsn, &freed);
+        drop(claim);
+        self.committed(post);
+        Ok(())
+    }
+
+    /// Clears some blocks of a range, and frees nodes.
+    pub fn clear(&mut self, ino: u64, first: u64, count: usize, share: f64) -> terrace_wal::Result<()> {
+        let inode = self.inode(ino);
+        let mut new = vec![None; count];
+        self.map.lookup_run(None, &inode, FileBlock(first), &mut new)?;
+        for mapping in &mut new {
+            *mapping = mapping.filter(|_| !self.rng.random_bool(share));
+        }
+        let reservation = self.wal.reserve(self.wal.max_record())?;
+        let mut tx = Tx::new();
+        let data = self.change(&mut tx, ino, first, &new)?;
+        let post = self.after(ino, first, &new);
+        let mut freed = data.into_iter().collect();
+        let before = tx.record_size();
+        let next = self.map.prune(&mut tx, &inode, FileBlock(first), count, &mut freed);
+        let next = next.inspect_err(|_| freed.iter().for_each(|b| self.blocks.keep(*b)))?;
+        assert!(next.is_none() || count > 512, "a range of up to 512 blocks is pruned in one call");
+        assert!(tx.record_size() - before <= self.map.prune_record_bytes());
+        self.allow(&post);
+        let lsn = self.wal.commit(reservation, &tx)?;
+        self.blocks.freed(lsn, &freed);
+        self.committed(post);
+        Ok(())
+    }
+
+    /// Turns unwritten blocks of a range into written ones, in place, and back.
+    pub fn flip(&mut self, ino: u64, first: u64, count: usize) -> terrace_wal::Result<()> {
+        let inode = self.inode(ino);
+        let mut new = vec![None; count];
+        self.map.lookup_run(None, &inode, FileBlock(first), &mut new)?;
+        for mapping in new.iter_mut().flatten() {
+            mapping.unwritten ^= self.rng.random_bool(0.5);
+        }
+        let reservation = self.wal.reserve(self.wal.max_record())?;
+        let mut tx = Tx::new();
+        self.change(&mut tx, ino, first, &new)?;
+        let post = self.after(ino, first, &new);
+        self.allow(&post);
+        self.wal.commit(reservation, &tx)?;
+        self.committed(post);
+        Ok(())
+    }
+
+    /// Frees empty nodes of a whole file, in as many transactions as it takes.
+    pub fn prune_all(&mut self, ino: u64) -> terrace_wal::Result<()> {
+        let inode = self.inode(ino);
+        let mut at = Some(FileBlock(0));
+        while let Some(first) = at {
+            let reservation = self.wal.reserve(32 + self.map.prune_record_bytes())?;
+            let (mut tx, mut freed) = (Tx::new(), Default::default());
+            let rest = (MAX_FILE_BLOCK.0 + 1 - first.0) as usize;
+            at = self.map.prune(&mut tx, &inode, first, rest, &mut freed)?;
+            assert!(freed.len() <= 8);
+            assert!(at.is_none_or(|next| next > first), "prune does not get on");
+            let lsn = self.wal.commit(reservation, &tx)?;
+            self.blocks.freed(lsn, &freed);
+        }
+        Ok(())
+    }
+
+    /// Logs new mappings, owners and frees; what leaves the map comes back.
+    fn change(
+        &self,
+        tx: &mut Tx,
+        ino: u64,
+        first: u64,
+        new: &[Option<Mapping>],
+    ) -> terrace_wal::Result<Vec<PmBlock>> {
+        let inode = self.inode(ino);
+        let mut old = vec![None; new.len()];
+        self.map.lookup_run(None, &inode, FileBlock(first), &mut old)?;
+        let before = tx.record_size();
+        self.map.set(tx, &inode, FileBlock(first), new)?;
+        let cost = tx.record_size() - before;
+        assert!(
+            cost <= self.map.set_record_bytes(new.len()),
+            "set of {} blocks took {cost} bytes",
+            new.len()
+        );
+        assert!(old != new || cost == 0, "unchanged words were logged");
+        let mut seen = vec![None; new.len()];
+        self.map.lookup_run(Some(tx), &inode, FileBlock(first), &mut seen)?;
+        assert_eq!(seen, new, "the transaction does not see its own writes");
+        self.map.lookup_run(None, &inode, FileBlock(first), &mut seen)?;
+        assert_eq!(seen, old, "a change is visible before its commit");
+        let mut freed = Vec::new();
+        for (block, (old, new)) in (first..).zip(old.iter().zip(new)) {
+            if let Some(new) = new
+                && Some(new) != old.as_ref()
+            {
+                let owner = Owner::File { ino: Ino(ino), block: FileBlock(block), unwritten: new.unwritten };
+                self.blocks.set_owner(tx, new.block, owner);
+            }
+            if let Some(old) = old
+                && new.is_none_or(|new| new.block != old.block)
+            {
+                self.blocks.release(tx, old.block);
+                freed.push(old.block);
+            }
+        }
+        Ok(freed)
+    }
+
+    fn after(&self, ino: u64, first: u64, new: &[Option<Mapping>]) -> Model {
+        let mut post = self.model.clone();
+        for (block, mapping) in (first..).zip(new) {
+            match mapping {
+                Some(mapping) => post.insert((ino, block), *mapping),
+                None => post.remove(&(ino, block)),
+            };
+        }
+        post
+    }
+
+    fn allow(&self, post: &Model) {
+        self.allowed.lock().push(post.clone());
+    }
+
+    fn committed(&mut self, post: Model) {
+        if !self.keep_history {
+            *self.allowed.lock() = vec![post.clone()];
+        }
+        self.model = post;
+    }
+
+    /// The whole content of the maps.
+    pub fn content(&self) -> terrace_wal::Result<Model> {
+        let mut content = Model::new();
+        for ino in 1..=INODES {
+            let (inode, mut at) = (self.inode(ino), FileBlock(0));
+            let end = FileBlock(MAX_FILE_BLOCK.0 + 1);
+            while let Some((block, mapping)) = self.map.next_mapped(&inode, at, end)? {
+                assert!(block >= at && block < end, "{block} after {at}");
+                content.insert((ino, block.0), mapping);
+                at = block.plus(1);
+            }
+        }
+        Ok(content)
+    }
+
+    /// Nodes of all inodes. Asserts that each node has a single parent and the owner that the block table
+    /// demands.
+    pub fn nodes(&self) -> BTreeSet<PmBlock> {
+        let mut nodes = BTreeSet::new();
+        for ino in 1..=INODES {
+            let mut visit = |block, _level| {
+                assert!(nodes.insert(block), "node {block} twice");
+                let kind = PageKind::MapNode;
+                let datum = ino as u32;
+                assert_eq!(self.blocks.owner(block).unwrap(), Owner::Page { kind, datum });
+            };
+            self.map.visit_nodes(&self.inode(ino), &mut visit).unwrap();
+        }
+        nodes
+    }
+
+    /// The block table says exactly what the maps say (I6).
+    pub fn check_table(&self, content: &Model) {
+        let nodes = self.nodes();
+        let mut files = Model::new();
+        for block in self.blocks.first_block().0..self.blocks.end_block().0 {
+            let block = PmBlock(block);
+            match self.blocks.owner(block).unwrap() {
+                Owner::Free => assert!(!nodes.contains(&block), "node {block} is free"),
+                Owner::File { ino, block: at, unwritten } => {
+                    let twice = files.insert((ino.0, at.0), Mapping { block, unwritten });
+                    assert_eq!(twice, None, "two blocks for {at} of {ino}");
+                }
+                Owner::Page { kind: PageKind::MapNode, .. } => {
+                    assert!(nodes.contains(&block), "node {block} leaked")
+                }
+                Owner::Page { .. } => {}
+            }
+        }
+        assert_eq!(&files, content, "block table and map differ");
+    }
+}

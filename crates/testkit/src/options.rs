@@ -1,0 +1,35 @@
+//! Options of mkfs and of mounts that most tests use.
+
+use terrace_engine::{DeviceClass, FormatOptions, MountOptions, NewDevice, PolicyKind};
+use terrace_placement::Home;
+
+/// The time at which the clocks of all fixtures start, in nanoseconds since 1970.
+pub const START_NS: u64 = 1_700_000_000_000_000_000;
+
+/// Options of mkfs for a pool with `devices` devices in tier 1 and chunks of 64 KiB.
+pub fn format_options(devices: usize) -> FormatOptions {
+    FormatOptions {
+        label: "test".into(),
+        uuid: [7; 16],
+        hash_key: [9; 16],
+        seal_secret: Some([9; 16]),
+        policy: PolicyKind::PREDICTIVE,
+        data_ordered: false,
+        data_checksums: false,
+        chunk_blocks: 16,
+        created_ns: START_NS as i64,
+        root: Default::default(),
+        devices: (0..devices).map(|index| lower_device(1, index as u8)).collect(),
+    }
+}
+
+/// A device of a lower tier. Devices of one pool have different numbers.
+pub fn lower_device(tier: u8, number: u8) -> NewDevice {
+    let class = if tier == 1 { DeviceClass::Ssd } else { DeviceClass::Hdd };
+    NewDevice { tier, class, uuid: [number + 1; 16], path: format!("/tier{number}").into() }
+}
+
+/// Options under which each write without O_SYNC has its home in DRAM, with a buffer of `buffer_bytes`.
+pub fn buffered(buffer_bytes: u64) -> MountOptions {
+    MountOptions { home: Some(Home::Block), buffer_bytes, ..Default::default() }
+}
