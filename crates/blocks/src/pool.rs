@@ -12,8 +12,8 @@ use crate::descriptor::{Descriptor, State};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use terrace_format::{Corrupt, Lsn, PmBlock};
-use terrace_runtime::sync::Mutex;
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
+use terrace_runtime::sync::{LockKind, LockRank, Mutex, RankedMutex};
 use terrace_wal::{Error, Result, Wal};
 
 mod accounts;
@@ -56,7 +56,7 @@ pub struct BlockPool {
     first: PmBlock,
     count: u64,
     descriptors: Vec<Descriptor>,
-    space: Mutex<Space>,
+    space: RankedMutex<Space>,
     /// The first entry of the table that could not be read by the scan.
     unreadable: Mutex<Option<Error>>,
     reserve: u64,
@@ -82,7 +82,7 @@ impl BlockPool {
             first,
             count,
             descriptors,
-            space: Mutex::new(space),
+            space: RankedMutex::new(LockRank::new(LockKind::Allocator, 0), space),
             unreadable: Mutex::new(None),
             reserve: (total / 64).clamp(24, 4096),
             next_version: AtomicU64::new(1),

@@ -8,13 +8,12 @@ use std::sync::Arc;
 use terrace_blocks::BlockPool;
 use terrace_format::keys::Key;
 use terrace_media::PmMedium;
-use terrace_runtime::sync::{Mutex, RwLock};
+use terrace_runtime::sync::{LockKind, LockRank, Mutex, RankedRwLock};
 use terrace_wal::Wal;
 
 /// A shard's lock, on a cache line of its own.
-#[derive(Default)]
 #[repr(align(128))]
-struct Shard(RwLock<()>);
+struct Shard(RankedRwLock<()>);
 
 /// The catalog of a pool. Keeps nothing volatile but locks.
 pub struct Catalog {
@@ -35,7 +34,9 @@ impl Catalog {
     /// The catalog of an opened pool. Reads nothing.
     pub fn new(blocks: Arc<BlockPool>) -> Catalog {
         let wal = Arc::clone(blocks.wal());
-        let shards = (0..wal.geometry().catalog_shards).map(|_| Shard::default());
+        let rank = |shard| LockRank::new(LockKind::CatalogShard, shard);
+        let shards = 0..wal.geometry().catalog_shards;
+        let shards = shards.map(|shard| Shard(RankedRwLock::new(rank(shard), ())));
         Catalog {
             pm: Arc::clone(wal.pm()),
             shards: shards.collect(),
@@ -83,7 +84,7 @@ impl Catalog {
         self.shard_of(ino.map_or(0, |ino| u64::from(u32::from_be_bytes(*ino))))
     }
 
-    pub(crate) fn lock_of(&self, shard: u32) -> &RwLock<()> {
+    pub(crate) fn lock_of(&self, shard: u32) -> &RankedRwLock<()> {
         let place = shard as usize % self.shards.len();
         match self.shards.get(place) {
             Some(shard) => &shard.0,

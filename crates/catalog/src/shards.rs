@@ -11,7 +11,7 @@ use std::cell::RefCell;
 use terrace_format::PmBlock;
 use terrace_format::geometry::ROOTS_BLOCK;
 use terrace_format::keys::Key;
-use terrace_runtime::sync::{RwLockReadGuard, RwLockWriteGuard};
+use terrace_runtime::sync::{Ranked, RwLockReadGuard, RwLockWriteGuard};
 use terrace_wal::Tx;
 
 impl Catalog {
@@ -42,7 +42,7 @@ pub struct ShardRead<'a> {
     catalog: &'a Catalog,
     shard: u32,
     way: RefCell<Option<Way>>,
-    _guard: RwLockReadGuard<'a, ()>,
+    _guard: Ranked<RwLockReadGuard<'a, ()>>,
 }
 
 impl ShardRead<'_> {
@@ -62,7 +62,7 @@ pub struct ShardsWrite<'a> {
     way: RefCell<Option<Way>>,
     /// A key of each leaf whose last cell was removed.
     pub(crate) emptied: SmallVec<[Key; 2]>,
-    _guards: SmallVec<[RwLockWriteGuard<'a, ()>; 4]>,
+    _guards: SmallVec<[Ranked<RwLockWriteGuard<'a, ()>>; 4]>,
 }
 
 impl ShardsWrite<'_> {

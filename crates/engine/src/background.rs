@@ -53,7 +53,7 @@ pub(crate) fn meet_all_pages(engine: &Engine) {
 
 /// A kind of background steps.
 struct StepRow {
-    /// How many steps of this kind a mount has: none where nothing is there to do.
+    /// The number of such steps of a mount; 0 where a mount needs none.
     count: fn(&Engine) -> usize,
     /// Makes a step by its number, with its waker.
     make: fn(&Arc<Engine>, usize) -> (Box<dyn Step>, Waker),

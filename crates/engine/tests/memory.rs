@@ -57,7 +57,11 @@ fn a_cold_file_is_cached_while_memory_is_free_and_dropped_when_it_is_short() -> 
     let parameters = fs.status()?.parameters;
     assert!(parameters.memory.cache_follows_memory);
     // Parallel tests take memory of the same process.
-    assert!((26 * MIB..=28 * MIB).contains(&parameters.memory.cache_bytes), "{}", parameters.memory.cache_bytes);
+    assert!(
+        (26 * MIB..=28 * MIB).contains(&parameters.memory.cache_bytes),
+        "{}",
+        parameters.memory.cache_bytes
+    );
     assert_eq!(read_all(&fs, ino)?, content);
     assert_eq!(cached(&fs)?, FILE);
     let device_reads = || pool.device.counters().reads;

@@ -110,7 +110,8 @@ fn dependencies(manifest: &Source) -> Result<(String, Vec<String>), String> {
 /// has `#[cfg(test)]` or because their name ends with `tests`.
 fn mark_test_modules(files: &mut [File]) {
     let mut declared: BTreeSet<(String, Module)> = BTreeSet::new();
-    for file in &*files {
+    // A test target has modules of its own, of any name.
+    for file in files.iter().filter(|file| file.source.kind() == Kind::Source) {
         let children = file.facts.children.iter().filter(|(_, is_test)| *is_test);
         declared.extend(children.map(|(module, _)| (file.source.crate_name().to_owned(), module.clone())));
     }
@@ -136,7 +137,7 @@ mod tests {
             ("crates/a/src/model/deeper.rs", ""),
             ("crates/a/src/b.rs", ""),
             ("crates/a/src/b_tests.rs", ""),
-            ("crates/a/tests/c.rs", ""),
+            ("crates/a/tests/c.rs", "mod b;"),
         ];
         let house = House::fixture(&files, "");
         let product: Vec<&str> = house.product_files().map(|file| file.source.path.as_str()).collect();

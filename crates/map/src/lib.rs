@@ -12,6 +12,7 @@
 
 pub mod file_map;
 pub mod inode_file;
+pub mod map_row;
 pub mod radix_tree;
 pub mod registry;
 
@@ -22,5 +23,6 @@ mod radix_read;
 
 pub use file_map::{FileMap, MapInode, Mapping};
 pub use inode_file::InodeFileMap;
+pub use map_row::MapRow;
 pub use radix_tree::RadixTree;
-pub use registry::{MAPS, MapRow};
+pub use registry::MAPS;

@@ -15,7 +15,7 @@
 //! (the inode file) need no lock.
 
 use crate::file_map::{FileMap, Freed, MapInode, Mapping};
-use crate::registry::MapRow;
+use crate::map_row::MapRow;
 use std::sync::Arc;
 use terrace_blocks::{Claim, Purpose};
 use terrace_format::{FileBlock, PmBlock};

@@ -2,23 +2,9 @@
 //!
 //! Invariant: the ids are those of the superblock, from 1 on without a gap.
 
-use crate::file_map::FileMap;
+use crate::map_row::MapRow;
 use crate::radix_tree;
-use std::sync::Arc;
-use terrace_blocks::BlockPool;
 use terrace_format::superblock::MAP_IDS;
-
-/// A file map that a pool may have.
-pub struct MapRow {
-    /// Stable: stored in superblocks.
-    pub id: u8,
-    /// Its name in options and status.
-    pub name: &'static str,
-    /// The structure, as a sentence for the user.
-    pub sentence: &'static str,
-    /// Makes the map of a mounted pool.
-    pub make: fn(&Arc<BlockPool>) -> Box<dyn FileMap>,
-}
 
 /// All file maps, by id. The first one is the map of a new pool without another choice.
 pub const MAPS: &[MapRow] = &[radix_tree::ROW];

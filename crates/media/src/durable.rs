@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unplanted_mistake_mints_nothing() {
+    fn a_flush_is_left_out_only_by_a_planted_mistake() {
         assert!(SharedFlush::default().left_out(Mistake::DropBeforeFlush).is_none());
     }
 }

@@ -11,7 +11,7 @@ use crate::reservation::Source;
 use std::sync::Arc;
 use terrace_catalog::{Catalog, DeviceRun, IoPin};
 use terrace_format::{DeviceId, Lsn};
-use terrace_runtime::sync::Mutex;
+use terrace_runtime::sync::{LockKind, LockRank, RankedMutex};
 use terrace_wal::Result;
 
 /// The least hole, in blocks, that is taken by itself for a part of a larger request: 1 MiB.
@@ -20,7 +20,7 @@ const MIN_PART_BLOCKS: u64 = 256;
 /// The free space of all lower-tier devices.
 pub struct ChunkSpace {
     pub(crate) loader: Loader,
-    pub(crate) space: Mutex<LowerSpace>,
+    pub(crate) space: RankedMutex<LowerSpace>,
 }
 
 /// Keeps blocks from being claimed while I/O on them is under way (design S7).
@@ -64,7 +64,7 @@ impl ChunkSpace {
     pub fn new(catalog: Arc<Catalog>, devices: &[(DeviceId, u64)]) -> Arc<ChunkSpace> {
         let loader = Loader::new(catalog);
         let space = LowerSpace::new(devices, loader.chunk_blocks());
-        Arc::new(ChunkSpace { loader, space: Mutex::new(space) })
+        Arc::new(ChunkSpace { loader, space: RankedMutex::new(LockRank::new(LockKind::Allocator, 1), space) })
     }
 
     /// Leaves a missing device out: none of its blocks is free or counted in this mount, and blocks freed on

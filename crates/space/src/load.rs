@@ -10,7 +10,7 @@ use terrace_catalog::Catalog;
 use terrace_catalog::chunks::{ChunkIndex, bitmap_size};
 use terrace_format::keys::Key;
 use terrace_format::{DeviceId, Lsn};
-use terrace_runtime::sync::Mutex;
+use terrace_runtime::sync::{Mutex, RankedMutex};
 use terrace_wal::{Error, Result};
 
 /// Chunks loaded in one step.
@@ -43,7 +43,7 @@ impl Loader {
     }
 
     /// Loads a few more bitmaps; false when all are loaded.
-    pub(crate) fn load_some(&self, space: &Mutex<LowerSpace>) -> Result<bool> {
+    pub(crate) fn load_some(&self, space: &RankedMutex<LowerSpace>) -> Result<bool> {
         let _one = self.one_at_a_time.lock();
         let (index, id, chunks) = {
             let mut space = space.lock();

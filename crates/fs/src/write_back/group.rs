@@ -8,7 +8,8 @@
 //! their order, so that a crash leaves the file shorter and never with a hole. Any number of write-backs of a
 //! file may be under way: the checks of the commit suffice.
 
-use crate::write_back::group_install::{FlushedDevices, Placed, install_written};
+use crate::write_back::group_install::install_written;
+use crate::write_back::group_pages::{FlushedDevices, Group, Placed};
 use smallvec::SmallVec;
 use terrace_cache::DirtyPage;
 use terrace_catalog::DeviceRun;
@@ -27,24 +28,6 @@ use terrace_store::moving::device_run::{Part, avoid_failed, summaries};
 use terrace_store::moving::outbox::send_parts;
 use terrace_store::store::Store;
 use terrace_wal::{Error, NoSpace};
-
-/// Dirty pages of one file, as they were when they were looked at.
-pub(super) struct Group<'a> {
-    pub(super) store: &'a Store,
-    pub(super) ino: Ino,
-    pub(super) generation: u32,
-    /// The visible size then.
-    pub(super) size: u64,
-    /// Where the file should lie.
-    to: Destination,
-    pages: Vec<DirtyPage>,
-}
-
-impl Drop for Group<'_> {
-    fn drop(&mut self) {
-        self.store.dram.cache().mark_in_flight(&self.pages, false);
-    }
-}
 
 /// The result of a round of write-back.
 #[derive(Debug, Default)]

@@ -4,20 +4,19 @@
 //! Invariants: a page is installed only if it is the page that was copied (its birth); behind the durable end blocks are
 //! installed in their order (C28). Locks: the inode's, then the catalog shards of the runs (L1).
 
-use crate::write_back::group::Group;
+use crate::write_back::group_pages::{Group, Placed};
 use smallvec::SmallVec;
-use terrace_cache::{DirtyPage, Installed};
+use terrace_cache::Installed;
 use terrace_catalog::DeviceRun;
 use terrace_format::inode::flag;
 use terrace_format::keys::ColdExtent;
-use terrace_format::{BLOCK_SIZE, DeviceId, FileBlock};
+use terrace_format::{BLOCK_SIZE, FileBlock};
 use terrace_map::Mapping;
-use terrace_media::{Durable, Flushed};
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_store::change::cold::stage_cold_extents;
 use terrace_store::change::dirty::settle;
 use terrace_store::change::give_back::give_back_unless_named;
-use terrace_store::change::new_extent::{DeviceCopy, NewExtent, adjoins};
+use terrace_store::change::new_extent::{NewExtent, adjoins};
 use terrace_store::change::prune::stage_prune;
 use terrace_store::change::shards::lock_shards;
 use terrace_store::change::staged::Staged;
@@ -33,28 +32,6 @@ use terrace_store::store::Store;
 use terrace_store::types::BlockRange;
 use terrace_store::types::inode::Inode;
 use terrace_wal::Reservation;
-
-/// The devices of a group, each with the proof of its flush.
-pub(super) type FlushedDevices = SmallVec<[(DeviceId, Flushed); 4]>;
-
-/// A page with its durable copy.
-pub(super) struct Placed {
-    copy: DirtyPage,
-    at: Durable<DeviceCopy>,
-}
-
-impl Placed {
-    /// A page whose copy a flush of its device made durable.
-    ///
-    /// # Panics
-    /// When the device of the copy was not flushed (M1).
-    pub(super) fn new(copy: DirtyPage, at: DeviceCopy, flushed: &FlushedDevices) -> Placed {
-        let Some((_, flushed)) = flushed.iter().find(|(device, _)| *device == at.place.device) else {
-            unreachable!("a copy on device {} is installed before its flush (M1)", at.place.device)
-        };
-        Placed { copy, at: flushed.durable(at) }
-    }
-}
 
 /// Installs what was written and flushed; `done` gets the blocks.
 pub(super) fn install_written(

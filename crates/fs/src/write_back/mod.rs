@@ -3,5 +3,6 @@
 pub mod file;
 pub mod group;
 mod group_install;
+mod group_pages;
 pub mod into_pm;
 pub mod steps;

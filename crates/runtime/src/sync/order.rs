@@ -1,7 +1,7 @@
 //! The order of locks as an assert (L1): debug builds note the locks that a thread holds, and a thread that takes a
 //! lock out of order panics, even if no other thread is there to deadlock with.
 //!
-//! Invariants: each lock has a rank, its kind and its number; a thread waits only for a lock whose rank is above
+//! Invariants: the rank of a lock is its kind and its number; a thread waits only for a lock whose rank is above
 //! the ranks of all locks that it holds, and for a lane only while it holds no lane. A lock that is tried without
 //! waiting may be out of order. Release builds note nothing: the guards are as large as without ranks.
 

@@ -84,7 +84,7 @@ impl NewExtent {
         NewExtent(ColdExtent { first, length: crcs.len() as u32, device, start, unwritten: false, crcs })
     }
 
-    /// The extent of locations that follow one another and are all written or all unwritten.
+    /// The extent of adjoining locations of one kind, written or unwritten.
     ///
     /// # Panics
     /// As [`NewExtent::written`], and when both kinds are mixed.

@@ -83,8 +83,8 @@ impl InodeLocks {
         LockRank::new(LockKind::InodeStripe, index as u32)
     }
 
-    /// Whether somebody holds the exclusive lock of an inode: for asserts of its holder, to whom this is a load. To
-    /// others it says nothing that is still true a moment later.
+    /// Whether a thread holds the exclusive lock of an inode: for asserts of the holder, to whom this is a load. To any
+    /// other thread the answer may be out of date at once.
     #[inline]
     pub(crate) fn is_exclusive(&self, ino: Ino) -> bool {
         self.stripes[Self::stripe(ino)].lock.try_read().is_none()

@@ -1,0 +1,17 @@
+//! The row of a file map in the registry: a file map defines its own.
+
+use crate::file_map::FileMap;
+use std::sync::Arc;
+use terrace_blocks::BlockPool;
+
+/// A file map that a pool may have.
+pub struct MapRow {
+    /// Stable: stored in superblocks.
+    pub id: u8,
+    /// Its name in options and status.
+    pub name: &'static str,
+    /// The structure, as a sentence for the user.
+    pub sentence: &'static str,
+    /// Makes the map of a mounted pool.
+    pub make: fn(&Arc<BlockPool>) -> Box<dyn FileMap>,
+}
