@@ -2,6 +2,8 @@
 
 pub mod drain;
 pub mod job;
+mod job_pieces;
+mod job_state;
 pub mod pinned;
 pub mod pinned_bytes;
 pub mod progress;
@@ -9,3 +11,4 @@ pub mod queue;
 pub mod raise;
 pub mod survey;
 pub mod sync_to;
+mod walk;

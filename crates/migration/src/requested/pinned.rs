@@ -7,7 +7,7 @@
 
 use crate::migration::Migration;
 use crate::pace::POLL;
-use crate::requested::job::move_down;
+use crate::requested::job_pieces::move_down;
 use std::collections::HashMap;
 use std::time::Duration;
 use terrace_blocks::State;
