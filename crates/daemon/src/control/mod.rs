@@ -5,6 +5,7 @@
 //! (`terrace_fuse::CONTROL_XATTR`), so that neither the pool's path nor the state directory need be visible;
 //! in another mount namespace it is reached through /proc/PID/root.
 
+mod answers;
 mod client;
 mod locate;
 mod server;
