@@ -1,7 +1,7 @@
 //! The daemon as a library: it owns a mount and its control socket. A front end starts the daemon and asks it over the
 //! socket.
 //!
-//! `serve` opens a pool, serves its mount and ends it in order; `control` is the socket, with the side of the server and
+//! `serve` opens a pool (`mounted_pool`), serves its mount (`plan`) and ends it in order (`stopper`, `ending`); `control` is the socket, with the side of the server and
 //! of the client; `pool` finds and opens the media of a pool; `mounts` reads the kernel's table of mounts.
 #![forbid(unsafe_code)]
 
@@ -10,8 +10,10 @@ pub mod emulation;
 mod ending;
 pub mod failure;
 pub mod launch;
+mod limits;
 mod log;
 pub mod memory;
+mod mounted_pool;
 pub mod mounts;
 pub mod names;
 mod notify;
@@ -21,6 +23,8 @@ pub mod outside;
 pub mod ownership;
 pub mod parameters;
 pub mod places;
+pub mod plan;
 pub mod pool;
 pub mod processes;
 pub mod serve;
+mod stopper;

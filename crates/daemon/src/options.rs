@@ -17,6 +17,8 @@ use terrace_engine::{Atime, MetadataMoves, MountOptions, PolicyKind};
 pub struct Options {
     /// For the file system.
     pub fs: MountOptions,
+    /// Most bytes of files in PM that the kernel caches while they are open for reading.
+    pub kernel_cache_bytes: u64,
     /// DRAM for clean pages; `None`: it follows the memory of the machine.
     cache_bytes: Option<u64>,
     /// For the kernel.
@@ -93,7 +95,8 @@ impl Options {
     /// As [`Self::parse`], but does not check that the options fit each other.
     pub fn parse_words(lists: &[OsString], root: bool, sloppy: bool) -> Outcome<Options> {
         let mut options = Options {
-            fs: MountOptions { kernel_cache_bytes: memory_bytes() / 2, ..MountOptions::default() },
+            fs: MountOptions::default(),
+            kernel_cache_bytes: memory_bytes() / 2,
             cache_bytes: None,
             flags: Vec::new(),
             lenience: Lenience::default(),
@@ -190,7 +193,7 @@ impl Options {
                 self.cache_bytes =
                     Some(parse_size(value).map_err(|error| wrong(&format!("{error}, or auto")))?);
             }
-            "kernel_cache" => self.fs.kernel_cache_bytes = size()?,
+            "kernel_cache" => self.kernel_cache_bytes = size()?,
             "buffer" => self.fs.buffer_bytes = size()?,
             "emulate-pm" => self.emulation.take_pm(value).map_err(|error| wrong(&error))?,
             "emulate-tier" => self.emulation.take_tier(value).map_err(|error| wrong(&error))?,
@@ -308,7 +311,7 @@ mod tests {
         let follows = |text| parse(text).is_ok_and(|options| options.fs.memory.is_some());
         assert!(follows("ro") && follows("cache=1G,cache=auto") && !follows("cache=0"));
         assert_eq!(options.fs.group_bytes, 1 << 20);
-        let kept = |text| parse(text).map_or(0, |options| options.fs.kernel_cache_bytes);
+        let kept = |text| parse(text).map_or(0, |options| options.kernel_cache_bytes);
         assert_eq!(["kernel_cache=2M,cache=1G", "cache=1G,kernel_cache=2M"].map(kept), [2 << 20; 2]);
         assert_eq!((kept("kernel_cache=0"), kept("cache=1G")), (0, memory_bytes() / 2));
         assert_eq!(options.flags, ["ro", "noatime", "nosuid"]);

@@ -46,12 +46,12 @@ fn file_beside(pool: &Path, superblock: &Superblock, row: &DeviceRow) -> Option<
 }
 
 /// Most files beside a pool that are looked at.
-const MOST_BESIDE: usize = 4096;
+const MOST_FILES_BESIDE: usize = 4096;
 
 /// The regular files of this size in the directory of a pool. Links are not followed.
 fn files_beside(pool: &Path, bytes: u64) -> impl Iterator<Item = PathBuf> {
     let names = pool.parent().and_then(|directory| fs::read_dir(directory).ok());
-    let names = names.into_iter().flatten().take(MOST_BESIDE).flatten();
+    let names = names.into_iter().flatten().take(MOST_FILES_BESIDE).flatten();
     let sized = names.filter(move |name| {
         name.file_type().is_ok_and(|kind| kind.is_file())
             && name.metadata().is_ok_and(|found| found.len() == bytes)

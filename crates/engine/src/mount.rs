@@ -161,7 +161,7 @@ pub fn mount(
     });
     let store = Arc::new(Store {
         persistent,
-        inodes: Inodes::new(numbers, options.kernel_cache_bytes / BLOCK_SIZE),
+        inodes: Inodes::new(numbers),
         dram: open_dram(&options),
         devices,
         steering: Steering::new(policy, parameters, options.home, usable, begin),

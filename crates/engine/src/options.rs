@@ -39,8 +39,6 @@ pub struct MountOptions {
     /// The memory of the machine, for a cache of clean pages that follows it and has at least `cache_bytes`.
     /// Without it the cache has exactly `cache_bytes`.
     pub memory: Option<Arc<dyn MemorySource>>,
-    /// Most bytes of files in PM that the kernel caches while they are open for reading.
-    pub kernel_cache_bytes: u64,
     /// Most dirty pages in DRAM, in bytes; 0: every write goes to PM.
     pub buffer_bytes: u64,
     /// Window read around a missing cold block, in bytes.
@@ -76,7 +74,6 @@ impl Default for MountOptions {
             in_place: InPlace::default(),
             cache_bytes: 64 << 20,
             memory: None,
-            kernel_cache_bytes: 64 << 20,
             buffer_bytes: 64 << 20,
             prefetch_bytes: 128 << 10,
             prefetch_ms: 1000,

@@ -2,15 +2,16 @@
 
 use fuser::{Errno, FileAttr, FileType, FopenFlags, INodeNo, TimeOrNow};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use terrace_engine::{Allocate, Attributes, FsError, OpenMode, SetTime, XattrMode};
+use terrace_engine::{Allocate, Attributes, SetTime, XattrMode};
 use terrace_format::Ino;
+use terrace_transport::OpenMode;
 
 pub(crate) fn ino(node: INodeNo) -> Ino {
     Ino(node.0)
 }
 
-pub(crate) fn errno(error: &FsError) -> Errno {
-    Errno::from_i32(error.errno())
+pub(crate) fn errno(error: rustix::io::Errno) -> Errno {
+    Errno::from_i32(error.raw_os_error())
 }
 
 /// The type of a file from the upper four bits of its mode.

@@ -1,12 +1,12 @@
-//! Transport: requests from the kernel in, replies out; no file-system logic (design 2).
+//! FUSE: requests from the kernel in, replies out; no file-system logic (design 2).
 //!
 //! Only this crate knows FUSE. A node id is an inode number (the root is 1 in both), so the crate needs no
 //! table of nodes. Called by the command line (mount, emulated device) and by the bench (null server); calls
-//! the `fs` crate, and for the emulated device `media`.
+//! the `transport` crate, which runs and delays requests, and for the emulated device `media`.
 //!
-//! Invariants: no request can end the daemon (every handler runs under `catch_unwind` and answers EIO
-//! when it panics); every request is answered exactly once; a request thread never waits for a lower
-//! tier (design L2); notifications to the kernel are sent while no lock is held.
+//! Invariants: no request can end the daemon (`transport` runs every call and answers EIO when it panics); every
+//! request is answered exactly once; a request thread never waits for a lower tier (design L2); notifications to the
+//! kernel are sent while no lock is held.
 #![deny(unsafe_code)]
 
 mod adapter;
@@ -14,21 +14,17 @@ mod completions;
 mod connection;
 mod convert;
 pub mod device;
-mod held;
-mod lines;
-mod long;
+mod mount;
 pub mod null;
 mod remount;
 pub mod session;
 mod set_id;
 mod validity;
-mod waiting;
 
-pub use adapter::{Adapter, CONTROL_XATTR, EARLIER_CONTROL_XATTR};
+pub use adapter::{Adapter, CONTROL_XATTR, EARLIER_CONTROL_XATTR, drop_pages};
 pub use connection::Connection;
 pub use device::DeviceServer;
+pub use mount::{MountError, SessionOptions, Unmount, unmount};
 pub use null::NullServer;
 pub use remount::remount;
-pub use session::{
-    MountError, Running, SessionOptions, Unmount, become_io_flusher, keep_descriptors_private, start, unmount,
-};
+pub use session::{Running, become_io_flusher, keep_descriptors_private, start};

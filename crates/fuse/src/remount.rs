@@ -10,6 +10,6 @@ use std::path::Path;
 /// # Errors
 /// `EBUSY` for `ro` while files are open for writing; otherwise the operating system's.
 pub fn remount(mountpoint: &Path, flags: &[String]) -> io::Result<()> {
-    let flags: MountFlags = crate::session::mount_flags(flags);
+    let flags: MountFlags = crate::mount::mount_flags(flags);
     Ok(mount_remount(mountpoint, flags, "")?)
 }

@@ -9,7 +9,8 @@ use terrace_daemon::control::{self, Behind, state};
 use terrace_daemon::failure::{Failure, Outcome, plain, status};
 use terrace_daemon::launch;
 use terrace_daemon::options::Options;
-use terrace_daemon::serve::{self, Plan};
+use terrace_daemon::plan::Plan;
+use terrace_daemon::serve;
 use terrace_daemon::{mounts, output, pool};
 
 pub fn run(args: &Mount) -> Outcome<u8> {

@@ -22,7 +22,7 @@ const LONG: Duration = Duration::from_secs(60);
 /// Time that an ordinary end takes.
 const SOON: Duration = Duration::from_millis(300);
 /// Longest time of an end when no process is seen that uses the mount.
-const LATE: Duration = Duration::from_secs(2);
+const STUCK_AFTER: Duration = Duration::from_secs(2);
 
 pub fn run(args: &Umount) -> Outcome<u8> {
     let result = end(args);
@@ -248,7 +248,7 @@ fn wait_for_end(shown: &Path, mount: &Mount, daemon: &Daemon, end: &Pending) -> 
     if copies().is_empty() {
         let wait = PATIENCE.as_secs();
         // On a busy machine the end may only be late.
-        if mounts::users(&mount.device).is_empty() && (end.wait(LATE) || is_ending(daemon)) {
+        if mounts::users(&mount.device).is_empty() && (end.wait(STUCK_AFTER) || is_ending(daemon)) {
             return Ok(());
         }
         let users = || match mounts::users(&mount.device) {

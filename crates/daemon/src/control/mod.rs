@@ -5,13 +5,14 @@
 //! (`terrace_fuse::CONTROL_XATTR`), so that neither the pool's path nor the state directory need be visible;
 //! in another mount namespace it is reached through /proc/PID/root.
 
+mod answers;
 mod client;
+mod locate;
 mod server;
 pub mod state;
 
-pub use client::{
-    Behind, Daemon, Located, NOBODY, Pending, behind, clear, ends_within, locate, of_pool, owner,
-};
+pub use client::{Daemon, Pending, ends_within};
+pub use locate::{Behind, Located, NOBODY, behind, clear, locate, of_pool, owner};
 pub use server::{Server, Shared};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};

@@ -1,15 +1,14 @@
 //! The daemon's side of the control socket: a thread that accepts and a thread per request.
 //!
-//! Invariant: no call into the file system runs once `end` has begun: requests hold the gate for reading,
-//! `end` takes it for writing.
+//! Invariant: no call into the file system runs once `end` has begun: the gate of the answers is closed before.
 
+use super::answers::{Answers, Reply};
 use super::{Answer, Request};
 use crate::failure::{Failure, Outcome, plain};
 use crate::names::Names;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{SendFlags, send};
-use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -18,21 +17,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use terrace_engine::{Engine, HandMove, Movements};
-use terrace_format::Ino;
 use terrace_format::superblock::Superblock;
-use terrace_runtime::sync::{Condvar, Mutex, RwLock};
+use terrace_runtime::sync::{Condvar, Mutex};
 use terrace_runtime::thread::spawn;
 use terrace_runtime::{Clock, SystemClock};
+use terrace_transport::Served;
 
 /// Time for a slow client to read its answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Pause before the next try to accept a caller, when no descriptor was free.
 const PRESSURE: Duration = Duration::from_millis(50);
-/// More paths than the file system lists movements.
-const MOST_PATHS: usize = 2048;
-/// Longest request in bytes.
-const LONGEST_REQUEST: u64 = 1 << 16;
+/// Longest wait of the end for a request that is being answered.
+const LAST_ANSWER: Duration = Duration::from_secs(1);
+/// Longest request.
+const LONGEST_REQUEST_BYTES: u64 = 1 << 16;
 
 /// Sends the number of blocks left, unless the client has not read earlier messages: a stopped client would
 /// otherwise hold the request, and so the gate, until it runs again.
@@ -49,17 +47,12 @@ pub type Ended = Result<Vec<String>, String>;
 
 /// The state that all requests share.
 pub struct Shared {
-    fs: RwLock<Option<Arc<Engine>>>,
-    superblock: Superblock,
-    describe: serde_json::Value,
+    answers: Answers,
     stop: Box<dyn Fn() + Send + Sync>,
-    names: Arc<Names>,
     closing: AtomicBool,
     /// The pool's end, and the number of requests that still wait for it.
     end: Mutex<(Option<Ended>, usize)>,
     changed: Condvar,
-    /// The paths of requested movements as users gave them, by the number of the movement.
-    move_paths: Mutex<BTreeMap<u64, String>>,
 }
 
 /// A listening control socket.
@@ -71,146 +64,34 @@ pub struct Server {
 impl Shared {
     /// `describe` is merged into the status; `stop` asks the daemon to end.
     pub fn new(
-        fs: Arc<Engine>,
+        served: Arc<Served>,
         superblock: Superblock,
         describe: serde_json::Value,
         stop: impl Fn() + Send + Sync + 'static,
         names: Arc<Names>,
     ) -> Arc<Shared> {
         Arc::new(Shared {
-            fs: RwLock::new(Some(fs)),
-            superblock,
-            describe,
+            answers: Answers::new(served, superblock, describe, names),
             stop: Box::new(stop),
-            names,
             closing: AtomicBool::new(false),
             end: Mutex::new((None, 0)),
             changed: Condvar::new(),
-            move_paths: Mutex::new(BTreeMap::new()),
         })
     }
 
-    /// Tier by number or by a class that only one tier has.
-    fn tier(&self, name: &str) -> Result<u8, String> {
-        crate::pool::tier_named(self.superblock.device_rows(), name)
-    }
-
-    fn answer(&self, request: &Request, progress: &mut dyn FnMut(u64)) -> Result<serde_json::Value, String> {
-        if matches!(request, Request::End) {
-            return self.wait_for_end();
-        }
-        if matches!(request, Request::Stop) {
-            (self.stop)();
-            return Ok(serde_json::Value::Null);
-        }
-        let gate = self.fs.read();
-        let Some(fs) = gate.as_ref() else { return Err("the mount is ending".to_string()) };
-        let text = |error: terrace_engine::FsError| error.to_string();
+    /// Answers a request.
+    fn answer(&self, request: &Request, progress: &mut dyn FnMut(u64)) -> Reply {
         match request {
-            Request::Ping => Ok(serde_json::json!({ "connection": self.describe["connection"] })),
-            Request::Status => {
-                let status = fs.status().map_err(text)?;
-                let mut status = serde_json::to_value(status).map_err(|error| error.to_string())?;
-                if let (Some(status), Some(describe)) = (status.as_object_mut(), self.describe.as_object()) {
-                    status.extend(describe.clone());
-                }
-                let recovery = status["recovery"]["warnings"].as_array().cloned().unwrap_or_default();
-                if let Some(warnings) = status["warnings"].as_array_mut() {
-                    warnings.extend(recovery);
-                }
-                // The file system knows the medium of tier 0, not its path.
-                let pool = self.describe["pool"].clone();
-                if let Some(device) = status.pointer_mut("/tiers/0/devices/0") {
-                    device["path"] = pool;
-                }
-                self.name_moves(&mut status);
-                self.names.tell(&mut status);
-                Ok(status)
+            Request::End => self.wait_for_end(),
+            Request::Stop => {
+                (self.stop)();
+                Ok(serde_json::Value::Null)
             }
-            Request::Where { ino } => {
-                let found = fs.whereabouts(Ino(*ino)).map_err(text)?;
-                serde_json::to_value(found).map_err(|error| error.to_string())
-            }
-            Request::Iostat => {
-                serde_json::to_value(fs.io_report().map_err(text)?).map_err(|error| error.to_string())
-            }
-            Request::Move { ino, action, tier, dry_run, path } => {
-                let begun = self.begin_move(fs, Ino(*ino), action, tier.as_deref(), *dry_run)?;
-                if let (Some(id), Some(path)) = (begun.as_u64(), path) {
-                    let mut paths = self.move_paths.lock();
-                    paths.insert(id, path.clone());
-                    if paths.len() > MOST_PATHS {
-                        paths.pop_first();
-                    }
-                }
-                Ok(begun)
-            }
-            Request::Moved { id } => match fs.hand_report(*id) {
-                Some(report) => serde_json::to_value(report).map_err(|error| error.to_string()),
-                None => Err(format!("no move {id}")),
-            },
-            Request::Sync => fs.sync().map(|()| serde_json::Value::Null).map_err(text),
-            Request::SyncTo { tier } => {
-                let tier = self.tier(tier)?;
-                fs.sync_to(tier, progress)
-                    .map(|written| serde_json::json!({ "written_meanwhile_bytes": written }))
-                    .map_err(text)
-            }
-            Request::SyncPlan { tier } => {
-                let tier = tier.as_deref().map_or(Ok(0), |tier| self.tier(tier))?;
-                let plan = fs.plan_sync_to(tier).map_err(text)?;
-                let mut plan = serde_json::to_value(plan).map_err(|error| error.to_string())?;
-                plan["tier"] = tier.into();
-                Ok(plan)
-            }
-            Request::End | Request::Stop => Ok(serde_json::Value::Null),
+            _ => self.answers.answer(request, progress),
         }
     }
 
-    /// Adds the path to each movement, and forgets the paths of movements that are no longer listed. A
-    /// movement that begins meanwhile has a higher number.
-    fn name_moves(&self, status: &mut serde_json::Value) {
-        let Some(moves) = status["moves"].as_array_mut() else { return };
-        let mut paths = self.move_paths.lock();
-        if let Some(first) = moves.iter().filter_map(|one| one["id"].as_u64()).min() {
-            *paths = paths.split_off(&first);
-        }
-        for one in moves {
-            one["path"] = one["id"].as_u64().and_then(|id| paths.get(&id)).cloned().into();
-        }
-    }
-
-    /// Begins a requested movement, or reports the effect that it would have.
-    fn begin_move(
-        &self,
-        fs: &Engine,
-        ino: Ino,
-        action: &str,
-        tier: Option<&str>,
-        dry_run: bool,
-    ) -> Result<serde_json::Value, String> {
-        let tier = tier.map(|tier| self.tier(tier)).transpose()?;
-        let action = match (action, tier) {
-            ("migrate", Some(to)) => HandMove::Migrate { to },
-            ("pin", Some(tier)) => HandMove::Pin { tier },
-            ("unpin", None) => HandMove::Unpin,
-            _ => return Err(format!("unknown move '{action}'; is the daemon of another version?")),
-        };
-        let text = |error: terrace_engine::FsError| error.to_string();
-        if !dry_run {
-            return fs.move_by_hand(ino, action).map(Into::into).map_err(text);
-        }
-        let plan = fs.plan_by_hand(ino, action).map_err(|error| match error {
-            // The same text as the movement itself would give.
-            terrace_engine::FsError::NotPermitted => "pinned to another tier; unpin it first".to_string(),
-            other => text(other),
-        })?;
-        let mut plan = serde_json::to_value(plan).map_err(|error| error.to_string())?;
-        plan["tier"] = tier.into();
-        Ok(plan)
-    }
-
-    fn wait_for_end(&self) -> Result<serde_json::Value, String> {
+    fn wait_for_end(&self) -> Reply {
         let mut end = self.end.lock();
         while end.0.is_none() {
             self.changed.wait(&mut end);
@@ -227,7 +108,7 @@ impl Shared {
         let allowed = [0, rustix::process::geteuid().as_raw()].contains(&peer.uid());
         stream.set_write_timeout(Some(PATIENCE))?;
         let mut line = String::new();
-        BufReader::new((&stream).take(LONGEST_REQUEST)).read_line(&mut line)?;
+        BufReader::new((&stream).take(LONGEST_REQUEST_BYTES)).read_line(&mut line)?;
         let send = |answer: &Answer| -> io::Result<()> {
             let mut line = serde_json::to_vec(answer)?;
             line.push(b'\n');
@@ -277,10 +158,11 @@ impl Server {
         let _ = fs::remove_file(&self.path);
         self.shared.closing.store(true, Ordering::Relaxed);
         let mut end = self.shared.end.lock();
+        assert!(end.0.is_none(), "the pool of a server ends once");
         end.0 = Some(result);
         self.shared.changed.notify_all();
         while end.1 > 0 {
-            if self.shared.changed.wait_for(&mut end, Duration::from_secs(1)).timed_out() {
+            if self.shared.changed.wait_for(&mut end, LAST_ANSWER).timed_out() {
                 break;
             }
         }
@@ -293,7 +175,7 @@ pub struct Gate(Arc<Shared>);
 impl Gate {
     /// Refuses further requests to the file system, and waits for requests under way.
     pub fn close(&self) {
-        *self.0.fs.write() = None;
+        self.0.answers.close();
     }
 }
 
@@ -346,12 +228,19 @@ impl Shared {
             if let Err(error) = shared.serve(stream) {
                 tracing::debug!(%error, "control connection");
             }
-            shared.end.lock().1 -= 1;
+            shared.leave();
             shared.changed.notify_all();
         });
         if handler.is_err() {
-            self.end.lock().1 -= 1;
+            self.leave();
         }
+    }
+
+    /// A request is answered.
+    fn leave(&self) {
+        let mut end = self.end.lock();
+        assert!(end.1 > 0, "a request ends that was not counted");
+        end.1 -= 1;
     }
 }
 

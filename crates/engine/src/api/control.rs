@@ -120,11 +120,4 @@ impl Engine {
     pub fn buffer_bytes(&self) -> u64 {
         terrace_store::pressure::buffer::buffer_bytes(&self.store)
     }
-
-    /// Sets the function that makes the kernel drop all pages of an inode; it gives true if the kernel did.
-    /// After that, a file that was open for direct I/O can be cached by the kernel. Opens that may wait call
-    /// it without a lock. Set once.
-    pub fn set_drop_pages(&self, drop_pages: impl Fn(Ino) -> bool + Send + Sync + 'static) {
-        terrace_fs::names::open::set_drop_pages(&self.store, drop_pages)
-    }
 }

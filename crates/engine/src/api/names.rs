@@ -1,9 +1,10 @@
 //! System calls on names, attributes and handles.
 use crate::engine::Engine;
 use terrace_format::Ino;
+use terrace_fs::names::open::HowToOpen;
 use terrace_store::error::FsResult;
 use terrace_store::operation::progress::Progress;
-use terrace_store::parts::inodes::open_files::OpenMode;
+use terrace_store::parts::inodes::front_end::{FrontEnd, NoCache, Note};
 use terrace_store::types::Attributes;
 use terrace_store::types::Caller;
 use terrace_store::types::DirectoryEntry;
@@ -51,17 +52,43 @@ impl Engine {
         terrace_store::inode::attributes::try_getattr(&self.store, ino, wait)
     }
 
-    /// Opens; `truncate` as O_TRUNC. The mode is that of the first open until the last close.
+    /// Opens, without a front end that caches; `truncate` as O_TRUNC.
     ///
     /// # Errors
     /// ESTALE, EIO, and truncate's; `WouldBlock`.
-    pub fn open(&self, ino: Ino, truncate: bool, write: bool, wait: Wait) -> FsResult<OpenMode> {
-        terrace_fs::names::open::open(&self.store, ino, truncate, write, wait)
+    pub fn open(&self, ino: Ino, truncate: bool, write: bool, wait: Wait) -> FsResult<()> {
+        let how = HowToOpen { truncate, write, direct: false };
+        self.open_through(ino, how, wait, &mut NoCache).map(drop)
     }
 
-    /// Closes.
+    /// Closes, without a front end that caches.
     pub fn release(&self, ino: Ino) {
-        terrace_fs::names::open::release(&self.store, ino)
+        self.release_through(ino, &mut NoCache)
+    }
+
+    /// Opens, if the front end admits it. False: the open has to wait for the front end, and is not counted.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_through(
+        &self,
+        ino: Ino,
+        how: HowToOpen,
+        wait: Wait,
+        front_end: &mut dyn FrontEnd,
+    ) -> FsResult<bool> {
+        terrace_fs::names::open::open(&self.store, ino, how, wait, front_end)
+    }
+
+    /// Closes; the front end learns of the last close.
+    pub fn release_through(&self, ino: Ino, front_end: &mut dyn FrontEnd) {
+        terrace_fs::names::open::release(&self.store, ino, front_end)
+    }
+
+    /// Hands out a front end's note on an inode; `None` for an inode without references. `look` runs under the lock of the
+    /// references.
+    pub fn with_note<T>(&self, ino: Ino, look: impl FnOnce(&mut Note) -> T) -> Option<T> {
+        self.store.inodes.open_files().with_note(ino, look)
     }
 
     /// Makes a file of any type but directory and symlink. Takes a lookup reference.

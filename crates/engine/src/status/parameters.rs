@@ -85,10 +85,6 @@ pub struct MemoryStatus {
     pub cache_bytes: u64,
     /// The cache follows the memory of the machine.
     pub cache_follows_memory: bool,
-    /// Most bytes of files in PM that the kernel caches while they are open,
-    pub kernel_cache_bytes: u64,
-    /// and the bytes of files that it caches now.
-    pub kernel_cached_bytes: u64,
     /// Most bytes of dirty pages.
     pub buffer_bytes: u64,
     /// Bytes read at once around a cold block that DRAM lacks.
@@ -143,13 +139,10 @@ fn flow_status(parameters: &Parameters) -> FlowStatus {
 }
 
 fn memory_status(engine: &Engine) -> MemoryStatus {
-    let (kept_blocks, most_kept_blocks) = engine.store.inodes.open_files().kept_blocks();
     MemoryStatus {
         group_bytes: demotion_blocks(&engine.migration) * BLOCK_SIZE,
         cache_bytes: engine.store.dram.cache().budget_bytes(),
         cache_follows_memory: engine.memory.is_some(),
-        kernel_cache_bytes: most_kept_blocks * BLOCK_SIZE,
-        kernel_cached_bytes: kept_blocks * BLOCK_SIZE,
         buffer_bytes: engine.store.dram.write_back().limit_pages * BLOCK_SIZE,
         prefetch_bytes: engine.store.dram.read_ahead().shortest * BLOCK_SIZE,
         prefetch_seconds: engine.store.mode.prefetch_ms as f64 / 1000.0,

@@ -1,11 +1,10 @@
 //! Predictors, temperature and thresholds in the file system: on simulated media, by the injected clock.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use terrace_engine::{
-    Engine, FsError, FsResult, MountOptions, Movements, OpenMode, Parameters, PolicyKind, Simulation, Wait,
-    Whereabouts, WriteFlags,
+    Engine, FsResult, MountOptions, Movements, Parameters, PolicyKind, Simulation, Wait, Whereabouts,
+    WriteFlags,
 };
 use terrace_format::Ino;
 use terrace_placement::Home;
@@ -161,86 +160,6 @@ fn reads_in_a_row_make_a_file_read_dominated_and_a_write_ends_it() -> FsResult<(
     assert_eq!(says()?, Some(true));
     write(&fs, ino, 2, 1)?;
     assert_eq!(says()?, Some(false));
-    Ok(())
-}
-
-/// A file in PM that was only read cost a request of the kernel for each read, however often it was read.
-#[test]
-fn a_file_only_read_is_cached_by_the_kernel() -> FsResult<()> {
-    let pool = SimulatedPool::new(8 << 20, 4096);
-    let fs = mount(&pool, Parameters::default());
-    let opened = |ino, for_writing| -> FsResult<OpenMode> {
-        let mode = fs.open(ino, false, for_writing, W)?;
-        fs.release(ino);
-        Ok(mode)
-    };
-    let (small, large) = (try_create(&fs, "small")?, try_create(&fs, "large")?);
-    write(&fs, small, 0, 8)?;
-    write(&fs, large, 0, 64)?;
-    // A file that one request can read is opened as direct until it has been read repeatedly.
-    let once = try_create(&fs, "once")?;
-    write(&fs, once, 0, 8)?;
-    assert_eq!(opened(once, false)?, OpenMode::Direct);
-    for _ in 0..3 {
-        read(&fs, small, 0, 8)?;
-    }
-    assert_eq!([opened(small, false)?, opened(small, false)?], [OpenMode::Cached; 2]);
-    // A file that takes several requests is cached from its first open, until it has been open for writing.
-    assert_eq!([opened(large, false)?, opened(large, true)?], [OpenMode::Cached, OpenMode::Direct]);
-    assert_eq!(opened(large, false)?, OpenMode::Direct);
-    // A kernel that drops its pages on request allows it to be cached again: one request for each time it was
-    // direct.
-    let dropped = Arc::new(AtomicU64::new(0));
-    let (kernel, number, of) = (Arc::clone(&dropped), large.0, Arc::downgrade(&fs));
-    fs.set_drop_pages(move |ino| {
-        assert_eq!(ino.0, number);
-        // Meanwhile no other open of the file succeeds.
-        let mut opened =
-            [false, true].map(|to_write| of.upgrade().map(|fs| fs.open(ino, false, to_write, Wait::Never)));
-        assert!(opened.iter_mut().all(|opened| matches!(opened.take(), Some(Err(FsError::WouldBlock)))));
-        kernel.fetch_add(1, Ordering::Relaxed) != 1
-    });
-    assert!(matches!(fs.open(large, false, false, Wait::Never), Err(FsError::WouldBlock)));
-    assert_eq!([opened(large, false)?, opened(large, false)?], [OpenMode::Cached; 2]);
-    assert_eq!(dropped.load(Ordering::Relaxed), 1);
-    // The kernel cannot drop the pages, so the file is opened as direct. An open for writing does not ask the
-    // kernel.
-    assert_eq!([opened(large, true)?, opened(large, false)?, opened(large, true)?], [OpenMode::Direct; 3]);
-    assert_eq!(dropped.load(Ordering::Relaxed), 2);
-    assert_eq!(opened(large, false)?, OpenMode::Cached);
-    assert_eq!(dropped.load(Ordering::Relaxed), 3);
-    Ok(())
-}
-
-/// A file too large for the cache of the kernel was fetched again and again, at half the speed of one request
-/// for each read.
-#[test]
-fn the_kernel_caches_fitting_files_under_a_read_aware_policy() -> FsResult<()> {
-    for (policy, first) in [
-        (PolicyKind::PREDICTIVE, OpenMode::Cached),
-        (PolicyKind::WRITE_ONLY, OpenMode::Direct),
-        (PolicyKind::STATIC, OpenMode::Direct),
-    ] {
-        let pool = SimulatedPool::new(8 << 20, 4096);
-        let fs = pool.mount_with(MountOptions {
-            policy: Some(policy),
-            home: Some(Home::Pm),
-            kernel_cache_bytes: 1 << 20,
-            ..MountOptions::default()
-        });
-        let files = [try_create(&fs, "a")?, try_create(&fs, "b")?, try_create(&fs, "c")?];
-        [150, 150, 100].iter().zip(files).try_for_each(|(blocks, ino)| write(&fs, ino, 0, *blocks))?;
-        let open = |ino| fs.open(ino, false, false, W);
-        assert_eq!([open(files[0])?, open(files[1])?, open(files[2])?], [first, OpenMode::Direct, first]);
-        let kept = fs.status()?.parameters;
-        let is_kept = u64::from(first == OpenMode::Cached);
-        assert_eq!(
-            (kept.memory.kernel_cache_bytes, kept.memory.kernel_cached_bytes),
-            (1 << 20, is_kept * 250 * BLOCK)
-        );
-        files.iter().for_each(|ino| fs.release(*ino));
-        assert_eq!(fs.status()?.parameters.memory.kernel_cached_bytes, 0);
-    }
     Ok(())
 }
 

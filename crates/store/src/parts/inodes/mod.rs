@@ -3,6 +3,7 @@
 //! Lock order (L1): rename, inode stripes by index, orphan lists, free numbers.
 
 pub mod free_numbers;
+pub mod front_end;
 pub mod locks;
 pub mod name_bytes;
 pub mod open_files;
@@ -17,14 +18,9 @@ use name_bytes::NameBytes;
 use open_files::References;
 use removal_queue::ReclaimQueue;
 use slot_pages::InodePages;
-use std::sync::OnceLock;
-use terrace_format::Ino;
 use terrace_format::inode::ORPHAN_LISTS;
 use terrace_runtime::sync::{LockKind, LockRank, RankedGuard, RankedMutex};
 use tier_pins::Pins;
-
-/// Has the kernel drop the pages of an inode; true when it did.
-pub type DropPages = Box<dyn Fn(Ino) -> bool + Send + Sync>;
 
 /// Inodes in DRAM.
 pub struct Inodes {
@@ -37,12 +33,11 @@ pub struct Inodes {
     open_files: References,
     tier_pins: Pins,
     removals: ReclaimQueue,
-    drop_pages: OnceLock<DropPages>,
 }
 
 impl Inodes {
-    /// `kernel_cache_blocks`: blocks of open files that the kernel's cache may hold.
-    pub fn new(numbers: InodeNumbers, kernel_cache_blocks: u64) -> Inodes {
+    /// With the free inode numbers of a pool.
+    pub fn new(numbers: InodeNumbers) -> Inodes {
         let orphan_list = |list| RankedMutex::new(LockRank::new(LockKind::OrphanList, list), ());
         Inodes {
             rename_lock: RankedMutex::new(LockRank::new(LockKind::Rename, 0), ()),
@@ -51,10 +46,9 @@ impl Inodes {
             numbers: RankedMutex::new(LockRank::new(LockKind::InodeNumbers, 0), numbers),
             slot_pages: InodePages::new(),
             name_bytes: NameBytes::default(),
-            open_files: References::new(kernel_cache_blocks),
+            open_files: References::default(),
             tier_pins: Pins::new(),
             removals: ReclaimQueue::new(),
-            drop_pages: OnceLock::new(),
         }
     }
 
@@ -116,11 +110,5 @@ impl Inodes {
     #[inline]
     pub fn removals(&self) -> &ReclaimQueue {
         &self.removals
-    }
-
-    /// Has the kernel drop the pages of an inode, where a front end can.
-    #[inline]
-    pub fn drop_pages(&self) -> &OnceLock<DropPages> {
-        &self.drop_pages
     }
 }

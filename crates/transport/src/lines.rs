@@ -38,6 +38,7 @@ struct Runs {
 
 impl Lines {
     pub(crate) fn new(queue: Queue, most: usize) -> Arc<Lines> {
+        assert!(most > 0, "a line that runs no job has no end");
         Arc::new(Lines { queue, most, files: Mutex::default(), count: AtomicUsize::new(0) })
     }
 
@@ -74,6 +75,7 @@ impl Lines {
     fn next(&self, file: u64) -> Option<(u32, Job)> {
         let mut files = self.files.lock();
         let line = files.get_mut(&file)?;
+        assert!((1..=self.most).contains(&line.running), "{} jobs of file {file} run", line.running);
         let next = line.waiting.pop();
         match &next {
             Some((user, _)) => line.waiting.ran(*user, Duration::ZERO),

@@ -4,7 +4,7 @@
 //! Invariant: a long request is in one place at a time: in a thread, or in one queue. A turn that has to wait
 //! for a device runs on a waiting thread; the next turn is queued for turns again.
 
-use fuser::Errno;
+use rustix::io::Errno;
 use terrace_engine::{FsError, FsResult, Wait};
 use terrace_runtime::thread::Queue;
 
@@ -75,7 +75,10 @@ impl<T: 'static> Long<T> {
                 Ok(Turn::Ended(value)) => return (self.end)(Ok(value)),
                 Err(errno) => return (self.end)(Err(errno)),
                 Ok(Turn::Left) => Wait::Never,
-                Ok(Turn::Waits) => Wait::Allowed,
+                Ok(Turn::Waits) => {
+                    assert_ne!(wait, Wait::Allowed, "a turn that may wait asks to wait");
+                    Wait::Allowed
+                }
             };
             let queue = if next == Wait::Never { queues.turns.clone() } else { queues.waits.clone() };
             if queue.is_ending() {

@@ -10,13 +10,15 @@
 use crate::held::{Held, Holds};
 use crate::lines::Lines;
 use crate::long::{Long, LongQueues};
-use crate::session;
-use fuser::Errno;
+use rustix::io::Errno;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use terrace_engine::Wait;
 use terrace_runtime::thread::{Pool, Queue, processors};
 
+/// Bounds of the number of request threads, of which there are two for each processor.
+const LEAST_REQUEST_THREADS: usize = 4;
+const MOST_REQUEST_THREADS: usize = 16;
 /// Requests of one kind that wait at the same time; further requests queue.
 const WAITING_THREADS: usize = 64;
 /// Writes that run in the pool for slowed writes at the same time.
@@ -25,6 +27,12 @@ const SLOWED_THREADS: usize = 16;
 /// stuck writes.
 const SLOWED_OF_A_FILE: usize = 2;
 const STUCK_OF_A_FILE: usize = 4;
+
+/// Threads that take requests from the kernel.
+pub fn request_threads() -> usize {
+    let processors = std::thread::available_parallelism().map_or(2, |count| count.get());
+    (2 * processors).clamp(LEAST_REQUEST_THREADS, MOST_REQUEST_THREADS)
+}
 
 /// All pools. They end in the order of the fields, each when its last request is answered.
 pub(crate) struct Waiting {
@@ -47,10 +55,12 @@ pub(crate) struct Waiting {
 impl Waiting {
     /// `most_held`: bytes of users' data that waiting requests may hold.
     pub(crate) fn new(most_held: u64) -> Waiting {
+        let request_threads = request_threads();
+        assert!(request_threads >= 2, "half of the request threads never wait");
         Waiting {
             writes: Writes::new(),
             paced: Pool::busy(1),
-            here: Here::new(session::request_threads() / 2),
+            here: Here::new(request_threads / 2),
             reads: Pool::new(WAITING_THREADS),
             turns: Pool::busy((processors() / 2).max(1)),
             changes: Pool::new(WAITING_THREADS),
@@ -81,6 +91,7 @@ impl Waiting {
 /// request threads answer requests that need no wait, even while a device hangs.
 pub(crate) struct Here {
     free: AtomicUsize,
+    most: usize,
 }
 
 /// A waiting request thread; when this is dropped, the thread no longer counts as waiting.
@@ -88,7 +99,7 @@ pub(crate) struct WaitsHere<'a>(&'a Here);
 
 impl Here {
     fn new(most: usize) -> Here {
-        Here { free: AtomicUsize::new(most) }
+        Here { free: AtomicUsize::new(most), most }
     }
 
     /// Counts the caller as waiting; `None` when no more request threads may wait.
@@ -101,7 +112,8 @@ impl Here {
 
 impl Drop for WaitsHere<'_> {
     fn drop(&mut self) {
-        self.0.free.fetch_add(1, Ordering::AcqRel);
+        let free = self.0.free.fetch_add(1, Ordering::AcqRel);
+        assert!(free < self.0.most, "{free} of {} request threads were free to wait", self.0.most);
     }
 }
 
@@ -144,7 +156,7 @@ impl Writes {
             Some(result) => end(result),
             None => to_stuck.submit(user, file, move || {
                 let result = call(Wait::Allowed);
-                end(result.and_then(|value| value.ok_or(Errno::EIO)));
+                end(result.and_then(|value| value.ok_or(Errno::IO)));
             }),
         };
         self.to_slowed.submit(user, file, slowed);
@@ -184,30 +196,24 @@ mod tests {
                 }
                 Ok((wait == Wait::Allowed).then_some("stuck"))
             };
-            waiting.writes.submit(0, next_file(), call, move |result| {
-                tell.send(result.map_err(Errno::code)).unwrap_or(())
-            });
+            waiting.writes.submit(0, next_file(), call, move |result| tell.send(result).unwrap_or(()));
         }
         let slowed = tell.clone();
         let call = |wait| Ok((wait == Wait::Briefly).then_some("slowed"));
-        waiting.writes.submit(0, next_file(), call, move |result| {
-            slowed.send(result.map_err(Errno::code)).unwrap_or(())
-        });
+        waiting.writes.submit(0, next_file(), call, move |result| slowed.send(result).unwrap_or(()));
         assert_eq!(told.recv_timeout(LONG), Ok(Ok("slowed")));
         // A write is tried again only once, in the pool that may wait for a device.
         let never = tell.clone();
         let call = |_| -> Result<Option<&str>, Errno> { Ok(None) };
-        waiting.writes.submit(0, next_file(), call, move |result| {
-            never.send(result.map_err(Errno::code)).unwrap_or(())
-        });
+        waiting.writes.submit(0, next_file(), call, move |result| never.send(result).unwrap_or(()));
         *device.0.lock() = true;
         device.1.notify_all();
         drop(waiting);
         drop(tell);
         let mut ends: Vec<_> = told.iter().collect();
-        ends.sort_unstable();
+        ends.sort_unstable_by_key(|end: &Result<_, Errno>| end.is_err());
         let mut expected = vec![Ok("stuck"); 2 * WAITING_THREADS];
-        expected.push(Err(libc::EIO));
+        expected.push(Err(Errno::IO));
         assert_eq!(ends, expected);
     }
 
@@ -219,6 +225,6 @@ mod tests {
         drop(one);
         let again = here.enter();
         assert!(again.is_some() && here.enter().is_none());
-        assert!(session::request_threads() / 2 >= 2, "others are left");
+        assert!(request_threads() / 2 >= 2, "others are left");
     }
 }
