@@ -41,6 +41,7 @@ impl BlockCache {
         let pages = (budget_bytes / BLOCK_SIZE) as usize;
         let shards = (pages / SHARD_PAGES_MIN).clamp(1, SHARDS_MAX);
         let pages_per_shard = pages / shards;
+        assert!(shards * pages_per_shard <= pages, "{shards} shards take more than {pages} pages");
         BlockCache {
             shards: (0..shards).map(|_| Mutex::new(Shard::new(pages_per_shard))).collect(),
             files: DirtyFiles::new(),

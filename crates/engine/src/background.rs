@@ -4,7 +4,7 @@
 
 use crate::engine::Engine;
 use crate::memory::MemoryStep;
-use crate::requests::{hand_background, hand_step};
+use crate::requests::{request_background, request_step};
 use std::io;
 use std::sync::Arc;
 use terrace_fs::removal::steps::{PrepareStep, ReclaimStep, WaitingStep};
@@ -31,8 +31,8 @@ pub struct Background {
 /// When no thread can be made.
 pub fn start_background(engine: &Arc<Engine>) -> io::Result<Background> {
     let mut drivers = Vec::new();
-    let by_hand = (!engine.store.mode.read_only).then(|| hand_background(engine));
-    for (step, waker) in background_steps(engine).into_iter().chain(by_hand) {
+    let requests = (!engine.store.mode.read_only).then(|| request_background(engine));
+    for (step, waker) in background_steps(engine).into_iter().chain(requests) {
         drivers.push(Driver::start(step, waker, Arc::clone(&engine.panics))?);
     }
     Ok(Background { _drivers: drivers })
@@ -142,7 +142,7 @@ pub fn background_steps(engine: &Arc<Engine>) -> Vec<(Box<dyn Step>, Waker)> {
 pub fn run_background(engine: &Arc<Engine>, limit: usize) {
     let mut steps = background_steps(engine);
     for _ in 0..limit {
-        let mut again = !engine.store.mode.read_only && hand_step(engine) == Next::Again;
+        let mut again = !engine.store.mode.read_only && request_step(engine) == Next::Again;
         for (step, _) in &mut steps {
             again |= step.step() == Next::Again;
         }

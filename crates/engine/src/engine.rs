@@ -3,7 +3,7 @@
 use crate::memory_source::MemorySource;
 use std::sync::Arc;
 use terrace_migration::migration::Migration;
-use terrace_migration::requested::queue::ByHand;
+use terrace_migration::requested::queue::RequestQueue;
 use terrace_runtime::thread::Panics;
 use terrace_store::store::Store;
 use terrace_wal::RecoveryReport;
@@ -15,7 +15,7 @@ pub struct Engine {
     /// The decisions of migration. Public for tests.
     pub migration: Arc<Migration>,
     /// Requested movements.
-    pub by_hand: ByHand,
+    pub requests: RequestQueue,
     /// Panics of background steps.
     pub panics: Arc<Panics>,
     /// The memory of the machine for a cache that follows it, and the least size of the cache.

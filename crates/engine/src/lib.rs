@@ -38,7 +38,7 @@ pub use superblock::{mend_superblock, read_superblock, set_device_tier};
 pub use terrace_fs::names::open::HowToOpen;
 pub use terrace_map::registry::{MAPS, name_of as map_name};
 pub use terrace_migration::report::MigrationReport;
-pub use terrace_migration::requested::progress::{HandMove, HandPlan, HandReport, HandState};
+pub use terrace_migration::requested::progress::{MovePlan, MoveRequest, RequestReport, RequestState};
 pub use terrace_migration::requested::sync_to::SyncPlan;
 pub use terrace_placement::threshold::MOST_SECONDS as MOST_DATAFLOW_SECONDS;
 pub use terrace_placement::{

@@ -15,7 +15,7 @@ use terrace_format::{BLOCK_SIZE, Corrupt, DeviceBlock, DeviceId, TierId};
 use terrace_map::{FileMap, registry};
 use terrace_media::block::AlignedBlock;
 use terrace_migration::migration::Migration;
-use terrace_migration::requested::queue::ByHand;
+use terrace_migration::requested::queue::RequestQueue;
 use terrace_placement::{Parameters, Policy, PolicyKind};
 use terrace_runtime::Clock;
 use terrace_runtime::planted::{Mistake, planted};
@@ -175,7 +175,7 @@ pub fn mount(
     Ok(Arc::new(Engine {
         store,
         migration,
-        by_hand: ByHand::default(),
+        requests: RequestQueue::default(),
         panics: Arc::default(),
         memory: options.memory,
         least_cache_bytes: options.cache_bytes,

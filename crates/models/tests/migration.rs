@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use terrace_check::{Options, PoolView, check};
 use terrace_engine::{
-    Allocate, Caller, DeviceClass, Engine, FormatOptions, HandMove, MountOptions, Movements, NewDevice,
+    Allocate, Caller, DeviceClass, Engine, FormatOptions, MountOptions, MoveRequest, Movements, NewDevice,
     PolicyKind, PoolMedia, SetAttributes, Simulation, Wait, WriteFlags, format, read_superblock,
 };
 use terrace_format::Ino;
@@ -198,11 +198,11 @@ fn model(images: &Images) {
             if by_hand {
                 let to = u8::from(below(3) > 0);
                 moved.iter().for_each(|ino| {
-                    let job = moving.move_by_hand(*ino, HandMove::Migrate { to });
+                    let job = moving.request_move(*ino, MoveRequest::Migrate { to });
                     assert!(job.is_ok(), "{job:?}");
                 });
                 for _ in 0..PIECES {
-                    moving.hand_step();
+                    moving.request_step();
                 }
             }
             for step in &mut steps {

@@ -2,7 +2,7 @@
 //! repeated, and shortened, without the generator that made it.
 
 use std::time::Duration;
-use terrace_engine::HandMove;
+use terrace_engine::MoveRequest;
 use terrace_media::block::{Operation, Times};
 use terrace_media::pm::Access;
 use terrace_reference::{Id, Op};
@@ -26,7 +26,7 @@ pub enum Action {
     LowerMetadata,
     /// A user requests a movement of a file or directory, or sets or removes a tier pin. `finish`: the job is
     /// waited for.
-    Hand { id: Id, action: HandMove, finish: bool },
+    Hand { id: Id, action: MoveRequest, finish: bool },
     /// A file is read again and again, second after second.
     ReadOften(Id),
     /// Unmount, check, mount.

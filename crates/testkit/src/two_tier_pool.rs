@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use terrace_check::{Options, PoolView, check};
 use terrace_engine::{
-    Engine, HandMove, HandReport, HandState, MountOptions, Movements, PolicyKind, PoolMedia, Simulation,
-    format, read_superblock,
+    Engine, MountOptions, MoveRequest, Movements, PolicyKind, PoolMedia, RequestReport, RequestState,
+    Simulation, format, read_superblock,
 };
 use terrace_format::Ino;
 use terrace_media::BlockMedium;
@@ -95,13 +95,13 @@ impl TwoTierPool {
 
     /// Drives a requested movement to its end, and lets time pass while it waits.
     #[track_caller]
-    pub fn finish(&self, fs: &Engine, id: u64) -> HandReport {
+    pub fn finish(&self, fs: &Engine, id: u64) -> RequestReport {
         for _ in 0..10_000 {
             let report = fs.hand_report(id).unwrap();
             if report.state.has_ended() {
                 return report;
             }
-            if let Next::After(pause) = fs.hand_step() {
+            if let Next::After(pause) = fs.request_step() {
                 self.clock.advance(pause.min(Duration::from_secs(1)));
             }
         }
@@ -110,8 +110,8 @@ impl TwoTierPool {
 
     /// Moves a file to a tier, as a user requests it.
     #[track_caller]
-    pub fn migrate(&self, fs: &Engine, ino: Ino, to: u8) -> HandReport {
-        self.finish(fs, fs.move_by_hand(ino, HandMove::Migrate { to }).unwrap())
+    pub fn migrate(&self, fs: &Engine, ino: Ino, to: u8) -> RequestReport {
+        self.finish(fs, fs.request_move(ino, MoveRequest::Migrate { to }).unwrap())
     }
 
     /// As [`Self::migrate`], and checks that every block has moved.
@@ -120,7 +120,7 @@ impl TwoTierPool {
         let report = self.migrate(fs, ino, to);
         assert_eq!(
             (report.state, &report.reason, report.left_bytes),
-            (HandState::Done, &None, 0),
+            (RequestState::Done, &None, 0),
             "{report:?}"
         );
     }

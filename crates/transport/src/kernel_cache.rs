@@ -238,7 +238,7 @@ impl FrontEnd for Opens<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use terrace_store::parts::inodes::open_files::References;
+    use terrace_store::parts::inodes::open_files::OpenFiles;
 
     const W: Wait = Wait::Allowed;
     const CACHED: Option<Opening> = Some(Opening::Open(OpenMode::Cached));
@@ -246,7 +246,7 @@ mod tests {
 
     /// Open files with the kernel's cache before them.
     struct Files {
-        references: References,
+        references: OpenFiles,
         cache: KernelCache,
     }
 
@@ -255,7 +255,7 @@ mod tests {
         fn new(can_drop: bool) -> Files {
             let cache = KernelCache::new(10 * BLOCK_SIZE);
             let cache = if can_drop { cache.with_drop_pages(|_| true) } else { cache };
-            Files { references: References::default(), cache }
+            Files { references: OpenFiles::default(), cache }
         }
 
         fn open(&self, ino: u64, prefer: Prefer, wait: Wait) -> Option<Opening> {

@@ -21,6 +21,7 @@ impl Wal {
             return Err(Error::RecordTooLarge { bytes, limit: self.max_record() });
         }
         let need = Lane::need(bytes);
+        assert!(!self.lanes.is_empty(), "a log without lanes (T3)");
         let hint = thread::index() % self.lanes.len();
         let due_above = self.due_above.load(Ordering::Relaxed);
         loop {

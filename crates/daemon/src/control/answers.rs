@@ -8,7 +8,7 @@ use crate::names::Names;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use terrace_engine::{Engine, FsError, HandMove, Movements};
+use terrace_engine::{Engine, FsError, MoveRequest, Movements};
 use terrace_format::Ino;
 use terrace_format::superblock::Superblock;
 use terrace_runtime::sync::{Mutex, RwLock};
@@ -146,15 +146,15 @@ impl Answers {
     fn begin_move(&self, fs: &Engine, ino: Ino, action: &str, tier: Option<&str>, dry_run: bool) -> Reply {
         let tier = tier.map(|tier| self.tier(tier)).transpose()?;
         let action = match (action, tier) {
-            ("migrate", Some(to)) => HandMove::Migrate { to },
-            ("pin", Some(tier)) => HandMove::Pin { tier },
-            ("unpin", None) => HandMove::Unpin,
+            ("migrate", Some(to)) => MoveRequest::Migrate { to },
+            ("pin", Some(tier)) => MoveRequest::Pin { tier },
+            ("unpin", None) => MoveRequest::Unpin,
             _ => return Err(format!("unknown move '{action}'; is the daemon of another version?")),
         };
         if !dry_run {
-            return fs.move_by_hand(ino, action).map(Into::into).map_err(text);
+            return fs.request_move(ino, action).map(Into::into).map_err(text);
         }
-        let plan = fs.plan_by_hand(ino, action).map_err(|error| match error {
+        let plan = fs.plan_move(ino, action).map_err(|error| match error {
             // The same text as the movement itself would give.
             FsError::NotPermitted => "pinned to another tier; unpin it first".to_string(),
             other => text(other),

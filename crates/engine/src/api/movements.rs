@@ -1,9 +1,9 @@
 //! Movements that a user requests: `terrace migrate`, `pin`, `unpin` and `sync --to`.
 use crate::engine::Engine;
 use terrace_format::Ino;
-use terrace_migration::requested::progress::HandMove;
-use terrace_migration::requested::progress::HandPlan;
-use terrace_migration::requested::progress::HandReport;
+use terrace_migration::requested::progress::MovePlan;
+use terrace_migration::requested::progress::MoveRequest;
+use terrace_migration::requested::progress::RequestReport;
 use terrace_migration::requested::sync_to::SyncPlan;
 use terrace_store::error::FsResult;
 
@@ -14,20 +14,20 @@ pub trait Movements {
     ///
     /// # Errors
     /// EINVAL when there is no such tier; EROFS; ESTALE; EAGAIN when too many wait already.
-    fn move_by_hand(&self, ino: Ino, action: HandMove) -> FsResult<u64>;
+    fn request_move(&self, ino: Ino, action: MoveRequest) -> FsResult<u64>;
 
     /// The files and bytes that a requested movement would move, without moving them. Looks at all files
     /// below the path first.
     ///
     /// # Errors
-    /// As [`Self::move_by_hand`]; EIO.
-    fn plan_by_hand(&self, ino: Ino, action: HandMove) -> FsResult<HandPlan>;
+    /// As [`Self::request_move`]; EIO.
+    fn plan_move(&self, ino: Ino, action: MoveRequest) -> FsResult<MovePlan>;
 
     /// The report of a requested movement; `None` for an unknown number, or one that ended too long ago.
-    fn hand_report(&self, id: u64) -> Option<HandReport>;
+    fn hand_report(&self, id: u64) -> Option<RequestReport>;
 
     /// The requested movements that wait, are under way, or ended lately.
-    fn hand_reports(&self) -> Vec<HandReport>;
+    fn hand_reports(&self) -> Vec<RequestReport>;
 
     /// Moves all blocks that are above `tier` now to `tier` or below, and waits. `progress` gets the number
     /// of blocks left. Gives the bytes of blocks in PM that were written meanwhile: such a block stays in PM
@@ -47,19 +47,19 @@ pub trait Movements {
 }
 
 impl Movements for Engine {
-    fn move_by_hand(&self, ino: Ino, action: HandMove) -> FsResult<u64> {
-        crate::requests::move_by_hand(self, ino, action)
+    fn request_move(&self, ino: Ino, action: MoveRequest) -> FsResult<u64> {
+        crate::requests::request_move(self, ino, action)
     }
 
-    fn plan_by_hand(&self, ino: Ino, action: HandMove) -> FsResult<HandPlan> {
-        crate::requests::plan_by_hand(self, ino, action)
+    fn plan_move(&self, ino: Ino, action: MoveRequest) -> FsResult<MovePlan> {
+        crate::requests::plan_move(self, ino, action)
     }
 
-    fn hand_report(&self, id: u64) -> Option<HandReport> {
+    fn hand_report(&self, id: u64) -> Option<RequestReport> {
         crate::requests::hand_report(self, id)
     }
 
-    fn hand_reports(&self) -> Vec<HandReport> {
+    fn hand_reports(&self) -> Vec<RequestReport> {
         crate::requests::hand_reports(self)
     }
 

@@ -18,7 +18,7 @@ pub trait Simulation {
 
     /// Does one bounded part of the requested movements. Of several threads that call it only one works at a
     /// time.
-    fn hand_step(&self) -> Next;
+    fn request_step(&self) -> Next;
 
     /// Demotes at once every metadata page that may be demoted, however much room PM has. For tests and
     /// simulators. Returns the number of demoted pages.
@@ -45,8 +45,8 @@ impl Simulation for Engine {
         crate::accounts::accounts(self)
     }
 
-    fn hand_step(&self) -> Next {
-        crate::requests::hand_step(self)
+    fn request_step(&self) -> Next {
+        crate::requests::request_step(self)
     }
 
     fn lower_metadata_now(&self) -> FsResult<u64> {

@@ -10,7 +10,7 @@ use crate::status::tiers::{TierStatus, tier_status};
 use serde::Serialize;
 use terrace_format::BLOCK_SIZE;
 use terrace_migration::report::{MigrationReport, migration_report};
-use terrace_migration::requested::progress::HandReport;
+use terrace_migration::requested::progress::RequestReport;
 use terrace_placement::Observation;
 use terrace_store::error::FsResult;
 use terrace_store::steering::learn::with_flows;
@@ -74,7 +74,7 @@ pub struct FsStatus {
     /// Metadata on lower tiers.
     pub metadata: MetadataStatus,
     /// Requested movements that wait, are under way, or ended lately.
-    pub moves: Vec<HandReport>,
+    pub moves: Vec<RequestReport>,
     /// The last mount.
     pub recovery: RecoveryStatus,
     /// The log.

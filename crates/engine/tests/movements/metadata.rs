@@ -394,7 +394,7 @@ fn requested_movements_do_not_wait_for_the_root() {
     drop(fs);
     let fs = pool.mount();
     let before = pool.device.counters().reads;
-    fs.hand_step();
+    fs.request_step();
     assert_eq!(pool.device.counters().reads, before);
     assert_eq!(fs.getxattr(ROOT, b"user.a").unwrap(), [7; 1000]);
     assert!(pool.device.counters().reads > before, "the attribute lay there");

@@ -4,7 +4,8 @@
 
 use std::time::Duration;
 use terrace_engine::{
-    Engine, FsResult, HandMove, HandState, MountOptions, Movements, PolicyKind, Simulation, Wait, XattrMode,
+    Engine, FsResult, MountOptions, MoveRequest, Movements, PolicyKind, RequestState, Simulation, Wait,
+    XattrMode,
 };
 use terrace_format::Ino;
 use terrace_runtime::Next;
@@ -25,8 +26,8 @@ fn anticache() -> MountOptions {
 
 #[track_caller]
 fn pin(pool: &TwoTierPool, fs: &Engine, ino: Ino, tier: u8) {
-    let report = pool.finish(fs, fs.move_by_hand(ino, HandMove::Pin { tier }).unwrap());
-    assert_eq!((report.state, &report.reason), (HandState::Done, &None), "{report:?}");
+    let report = pool.finish(fs, fs.request_move(ino, MoveRequest::Pin { tier }).unwrap());
+    assert_eq!((report.state, &report.reason), (RequestState::Done, &None), "{report:?}");
 }
 
 /// Lets time pass and does all background work, the search for files that are pinned to a lower tier
@@ -38,7 +39,7 @@ fn later(pool: &TwoTierPool, fs: &std::sync::Arc<Engine>) {
         for (step, _) in &mut steps {
             while step.step() == Next::Again {}
         }
-        while fs.hand_step() == Next::Again {}
+        while fs.request_step() == Next::Again {}
     }
 }
 
@@ -71,8 +72,8 @@ fn pins_are_inherited_and_survive_a_mount() -> FsResult<()> {
     fs.rename(ROOT, b"elsewhere", inner, b"moved in", false, W)?;
     fs.rename(inner, b"new", ROOT, b"moved out", false, W)?;
     assert_eq!((fs.pinned(elsewhere)?, fs.pinned(new)?), (None, Some(2)));
-    let report = pool.finish(&fs, fs.move_by_hand(outer, HandMove::Unpin)?);
-    assert_eq!((report.state, report.files), (HandState::Done, 6), "{report:?}");
+    let report = pool.finish(&fs, fs.request_move(outer, MoveRequest::Unpin)?);
+    assert_eq!((report.state, report.files), (RequestState::Done, 6), "{report:?}");
     for ino in [outer, inner, old, directory, newer] {
         assert_eq!(fs.pinned(ino)?, None, "inode {ino}");
     }
@@ -130,13 +131,13 @@ fn blocks_pinned_to_persistent_memory_survive_pressure() -> FsResult<()> {
     // A requested movement of the pinned file is refused; one of a whole tree passes over it.
     let report = pool.migrate(&fs, file, 1);
     assert!(
-        report.state == HandState::Failed && report.reason.as_ref().unwrap().contains("unpin"),
+        report.state == RequestState::Failed && report.reason.as_ref().unwrap().contains("unpin"),
         "{report:?}"
     );
     let report = pool.migrate(&fs, ROOT, 1);
-    assert_eq!((report.state, report.pinned_files), (HandState::Done, 1));
+    assert_eq!((report.state, report.pinned_files), (RequestState::Done, 1));
     assert_eq!(bytes_on(&fs, file), [80 * BLOCK, 0, 0]);
-    pool.finish(&fs, fs.move_by_hand(file, HandMove::Unpin)?);
+    pool.finish(&fs, fs.request_move(file, MoveRequest::Unpin)?);
     mixed()?;
     assert_eq!(bytes_on(&fs, file)[0], 0);
     assert_content(&fs, file, &content);
@@ -152,12 +153,12 @@ fn persistent_memory_full_of_pins_takes_writes() -> FsResult<()> {
     let (big, small) = (create(&fs, ROOT, "big"), create(&fs, ROOT, "small"));
     let total = fs.status()?.tiers[0].capacity_bytes / BLOCK;
     write(&fs, big, 0, &pattern((total * 6 / 10 * BLOCK) as usize, 1))?;
-    let id = fs.move_by_hand(big, HandMove::Pin { tier: 0 })?;
+    let id = fs.request_move(big, MoveRequest::Pin { tier: 0 })?;
     let report = pool.finish(&fs, id);
-    assert_eq!(report.state, HandState::Failed);
+    assert_eq!(report.state, RequestState::Failed);
     assert!(report.reason.unwrap().contains("may take half of it"));
     assert_eq!(fs.pinned(big)?, None);
-    assert!(fs.plan_by_hand(big, HandMove::Pin { tier: 0 })?.refused.is_some());
+    assert!(fs.plan_move(big, MoveRequest::Pin { tier: 0 })?.refused.is_some());
     // An empty file may be pinned, and then grows to four times PM.
     pin(&pool, &fs, small, 0);
     let content = pattern((4 * total * BLOCK) as usize, 2);

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 use terrace_engine::{
-    Allocate, Engine, FsResult, HandMove, HandState, MountOptions, Movements, PolicyKind, SetAttributes,
-    Simulation, Wait,
+    Allocate, Engine, FsResult, MountOptions, MoveRequest, Movements, PolicyKind, RequestState,
+    SetAttributes, Simulation, Wait,
 };
 use terrace_format::Ino;
 use terrace_media::block::{Operation, SimulatedDevice, Times};
@@ -77,11 +77,11 @@ fn holes_are_not_counted_piece_by_piece() -> FsResult<()> {
     // The last round drops the clean blocks in PM and relocates their cold copies from tier 1 to tier 2: each
     // block counts once, not twice.
     for to in [2, 1, 0, 2] {
-        let job = fs.move_by_hand(file, HandMove::Migrate { to })?;
+        let job = fs.request_move(file, MoveRequest::Migrate { to })?;
         let ended = |fs: &Engine| fs.hand_report(job).is_some_and(|report| report.state.has_ended());
-        let steps = (0..100).take_while(|_| !ended(&fs) && fs.hand_step() == Next::Again).count();
+        let steps = (0..100).take_while(|_| !ended(&fs) && fs.request_step() == Next::Again).count();
         let report = fs.hand_report(job).unwrap();
-        assert_eq!((report.state, report.left_bytes), (HandState::Done, 0));
+        assert_eq!((report.state, report.left_bytes), (RequestState::Done, 0));
         assert_eq!((report.total_bytes, report.done_bytes), (3 * BLOCK, 3 * BLOCK));
         assert!(steps < 40, "{steps}");
         let mut expected = [0; 3];
@@ -134,10 +134,10 @@ fn a_dry_run_leaves_every_block_in_place() -> FsResult<()> {
     write(&fs, first, 0, &pattern(8 * BLOCK as usize, 1))?;
     pool.migrate_all(&fs, first, 1);
     write(&fs, second, 0, &pattern(3 * BLOCK as usize, 2))?;
-    let plan = fs.plan_by_hand(directory, HandMove::Migrate { to: 2 })?;
+    let plan = fs.plan_move(directory, MoveRequest::Migrate { to: 2 })?;
     assert_eq!((plan.files, plan.move_bytes), (3, 11 * BLOCK));
     assert_eq!(plan.tiers, [(0, 3 * BLOCK), (1, 8 * BLOCK)]);
-    assert_eq!(fs.plan_by_hand(directory, HandMove::Migrate { to: 1 })?.move_bytes, 3 * BLOCK);
+    assert_eq!(fs.plan_move(directory, MoveRequest::Migrate { to: 1 })?.move_bytes, 3 * BLOCK);
     assert_eq!((bytes_on(&fs, first), bytes_on(&fs, second)), ([0, 8 * BLOCK, 0], [3 * BLOCK, 0, 0]));
     Ok(())
 }
@@ -150,21 +150,22 @@ fn an_impossible_movement_fails_with_a_reason() -> FsResult<()> {
     let fs = pool.mount();
     let file = create(&fs, ROOT, "a");
     write(&fs, file, 0, &pattern(5000, 1))?;
-    let errno = |fs: &Engine, ino, to| fs.move_by_hand(ino, HandMove::Migrate { to }).map_err(|e| e.errno());
+    let errno =
+        |fs: &Engine, ino, to| fs.request_move(ino, MoveRequest::Migrate { to }).map_err(|e| e.errno());
     assert_eq!(errno(&fs, file, 3), Err(libc::EINVAL));
     assert_eq!(errno(&fs, Ino(77), 1), Err(libc::ESTALE));
-    let id = fs.move_by_hand(file, HandMove::Migrate { to: 1 })?;
+    let id = fs.request_move(file, MoveRequest::Migrate { to: 1 })?;
     fs.forget(file, 1);
     fs.unlink(ROOT, b"a", W)?;
     fs.run_background(100);
     let report = pool.finish(&fs, id);
-    assert_eq!(report.state, HandState::Failed);
+    assert_eq!(report.state, RequestState::Failed);
     assert!(report.reason.unwrap().contains("vanished"));
     fs.unmount()?;
     drop(fs);
     let fs = pool.mount_with(MountOptions { read_only: true, ..MountOptions::default() });
     assert_eq!(errno(&fs, ROOT, 1), Err(libc::EROFS));
-    assert_eq!(fs.plan_by_hand(ROOT, HandMove::Migrate { to: 1 }).map_err(|e| e.errno()), Err(libc::EROFS));
+    assert_eq!(fs.plan_move(ROOT, MoveRequest::Migrate { to: 1 }).map_err(|e| e.errno()), Err(libc::EROFS));
     Ok(())
 }
 
@@ -180,7 +181,7 @@ fn a_full_tier_ends_the_movement() -> FsResult<()> {
     for from in [0, 1] {
         pool.migrate_all(&fs, file, from);
         let report = pool.migrate(&fs, file, 2);
-        assert_eq!((report.state, report.reason.as_deref()), (HandState::Failed, Some("tier 2 is full")));
+        assert_eq!((report.state, report.reason.as_deref()), (RequestState::Failed, Some("tier 2 is full")));
         let places = bytes_on(&fs, file);
         assert!(places[2] > 0 && places[2] <= 23 * BLOCK, "{places:?}");
         assert_eq!(report.done_bytes, places[2]);
@@ -217,7 +218,7 @@ fn requested_promotion_fills_pm_up_to_the_threshold() -> FsResult<()> {
     let other = create(&fs, ROOT, "b");
     write(&fs, other, 0, &pattern(200 * BLOCK as usize, 2))?;
     let report = pool.migrate(&fs, file, 0);
-    assert_eq!(report.state, HandState::Failed);
+    assert_eq!(report.state, RequestState::Failed);
     assert!(report.reason.unwrap().contains("tier 0 is full"));
     let places = bytes_on(&fs, file);
     assert!(places[0] > 0 && places[1] > 0, "{places:?}");
@@ -238,17 +239,17 @@ fn a_failing_device_is_tried_again_and_then_no_more() -> FsResult<()> {
     for (from, operation) in [(0, Operation::Write), (1, Operation::Write), (1, Operation::Flush)] {
         pool.migrate_all(&fs, file, from);
         pool.devices[1].fail_next(operation, 0..u64::MAX, 5, Times::Count(1));
-        let id = fs.move_by_hand(file, HandMove::Migrate { to: 2 })?;
+        let id = fs.request_move(file, MoveRequest::Migrate { to: 2 })?;
         let mut waited = false;
         for _ in 0..50 {
-            waited |= fs.hand_report(id).unwrap().state == HandState::Waiting;
-            if let Next::After(pause) = fs.hand_step() {
+            waited |= fs.hand_report(id).unwrap().state == RequestState::Waiting;
+            if let Next::After(pause) = fs.request_step() {
                 pool.clock.advance(pause);
             }
         }
         let report = pool.finish(&fs, id);
         assert!(
-            waited && report.state == HandState::Done && report.left_bytes == 0,
+            waited && report.state == RequestState::Done && report.left_bytes == 0,
             "{operation:?}: {report:?}"
         );
         assert_content(&fs, file, &content);
@@ -256,7 +257,7 @@ fn a_failing_device_is_tried_again_and_then_no_more() -> FsResult<()> {
     pool.migrate_all(&fs, file, 1);
     pool.devices[1].fail_next(Operation::Write, 0..u64::MAX, 5, Times::Forever);
     let report = pool.migrate(&fs, file, 2);
-    assert_eq!((report.state, report.done_bytes), (HandState::Failed, 0));
+    assert_eq!((report.state, report.done_bytes), (RequestState::Failed, 0));
     assert!(report.reason.unwrap().contains("tier2"));
     assert_eq!(bytes_on(&fs, file), [0, 60 * BLOCK, 0]);
     assert_content(&fs, file, &content);
@@ -291,7 +292,7 @@ fn sound_blocks_move_past_damaged_blocks() -> FsResult<()> {
             pool.devices[0].fail_next(Operation::Read, 0..u64::MAX, 5, Times::Forever);
         }
         let report = pool.migrate(&fs, file, 2);
-        assert_eq!(report.state, HandState::Failed, "{report:?}");
+        assert_eq!(report.state, RequestState::Failed, "{report:?}");
         let left = if wrong_checksum { 1 } else { 30 };
         assert_eq!(
             (report.left_bytes, bytes_on(&fs, file)),
@@ -521,10 +522,10 @@ fn a_reused_inode_number_is_not_pinned_for_the_removed_directory() -> FsResult<(
     let (first, second) = (*first, *second);
     let files: Vec<Ino> = (0..200).map(|index| create(&fs, second, &format!("f{index}"))).collect();
     let pinned = |ino| fs.pinned(ino).unwrap() == Some(1);
-    let job = fs.move_by_hand(inside, HandMove::Pin { tier: 1 })?;
+    let job = fs.request_move(inside, MoveRequest::Pin { tier: 1 })?;
     // The second walk sets the pins, in several pieces.
     while !files.iter().any(|ino| pinned(*ino)) {
-        assert_eq!(fs.hand_step(), Next::Again);
+        assert_eq!(fs.request_step(), Next::Again);
     }
     assert!(!files.iter().all(|ino| pinned(*ino)) && pinned(first));
     fs.rmdir(inside, name, W)?;
@@ -532,7 +533,7 @@ fn a_reused_inode_number_is_not_pinned_for_the_removed_directory() -> FsResult<(
     let again = (0..100).map(|index| mkdir(&fs, outside, &format!("x{index}"))).find(|ino| *ino == first);
     let other = create(&fs, again.unwrap(), "f");
     let report = pool.finish(&fs, job);
-    assert_eq!((report.state, &report.reason), (HandState::Done, &None));
+    assert_eq!((report.state, &report.reason), (RequestState::Done, &None));
     assert!(files.iter().all(|ino| pinned(*ino)));
     assert_eq!((fs.pinned(first)?, fs.pinned(other)?), (None, None));
     Ok(())

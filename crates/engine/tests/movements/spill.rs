@@ -8,7 +8,7 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 use terrace_engine::{
-    Atime, DeviceClass, Engine, FsResult, HandMove, MigrationReport, MountOptions, Movements, NewDevice,
+    Atime, DeviceClass, Engine, FsResult, MigrationReport, MountOptions, MoveRequest, Movements, NewDevice,
     Parameters, PolicyKind, PoolMedia, SetAttributes, Simulation, Wait, format, read_superblock,
 };
 use terrace_format::{DeviceBlock, Ino};
@@ -144,7 +144,7 @@ fn a_tier_filled_by_demotion_spills_the_files_used_longest_ago() -> FsResult<()>
             // demotion to tier 1.
             let tier = if index == 3 { 1 } else { 0 };
             fs.sync_to(1, &mut |_| {})?;
-            let pin = fs.move_by_hand(files[index], HandMove::Pin { tier })?;
+            let pin = fs.request_move(files[index], MoveRequest::Pin { tier })?;
             pool.finish(&fs, pin);
             kept.push(files[index]);
         }
@@ -212,7 +212,7 @@ fn files_on_the_next_tier_are_passed_over() -> FsResult<()> {
 #[test]
 fn a_tier_with_more_than_its_low_mark_pinned_rests_below_its_high_mark() -> FsResult<()> {
     let (pool, fs, mut files) = overfull(1024, still());
-    files[..12].iter().for_each(|ino| by_hand(&fs, *ino, HandMove::Pin { tier: 1 }));
+    files[..12].iter().for_each(|ino| by_hand(&fs, *ino, MoveRequest::Pin { tier: 1 }));
     pool.clock.advance(Duration::from_secs(60));
     // The spill stops in the middle of its round.
     let mut step = step_of(&fs);
@@ -457,7 +457,7 @@ fn a_tier_above_its_own_mark_is_passed_over() -> FsResult<()> {
     let kept = create(&fs, ROOT, "kept");
     let bytes = pattern((248 * BLOCK) as usize, 99);
     write(&fs, kept, 0, &bytes)?;
-    let pin = fs.move_by_hand(kept, HandMove::Pin { tier: 2 })?;
+    let pin = fs.request_move(kept, MoveRequest::Pin { tier: 2 })?;
     pool.finish(&fs, pin);
     assert_eq!(bytes_on(&fs, kept), [0, 0, 248 * BLOCK]);
     let files = make(&pool, &fs, 0..12);
@@ -526,21 +526,21 @@ enum Change {
 }
 
 /// Requests a movement and drives it to its end.
-fn by_hand(fs: &Engine, ino: Ino, action: HandMove) {
-    let job = fs.move_by_hand(ino, action).unwrap();
+fn by_hand(fs: &Engine, ino: Ino, action: MoveRequest) {
+    let job = fs.request_move(ino, action).unwrap();
     while !fs.hand_report(job).unwrap().state.has_ended() {
-        fs.hand_step();
+        fs.request_step();
     }
 }
 
 impl Change {
     fn happens(self, fs: &Engine, ino: Ino) {
         match self {
-            Change::Pin => by_hand(fs, ino, HandMove::Pin { tier: 1 }),
+            Change::Pin => by_hand(fs, ino, MoveRequest::Pin { tier: 1 }),
             Change::Lines => write(fs, ino, 0, b"newer").unwrap(),
             Change::Elsewhere => {
                 write(fs, ino, 0, &content(40)[..3 * BLOCK as usize]).unwrap();
-                by_hand(fs, ino, HandMove::Migrate { to: 1 });
+                by_hand(fs, ino, MoveRequest::Migrate { to: 1 });
                 assert_eq!(bytes_on(fs, ino), [0, SIZE * BLOCK, 0]);
             }
             Change::Truncate => {

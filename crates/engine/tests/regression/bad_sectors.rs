@@ -1,7 +1,7 @@
 //! Unreadable sectors of a device, and the blocks beside them.
 
 use super::helpers::{BLOCK, EIO, W, quiet};
-use terrace_engine::{FsResult, HandState, MountOptions, Movements, PolicyKind};
+use terrace_engine::{FsResult, MountOptions, Movements, PolicyKind, RequestState};
 use terrace_media::block::{Operation, Times};
 use terrace_placement::Home;
 use terrace_testkit::{ROOT, SimulatedPool, TwoTierPool, bytes_on, create, find, pattern, write};
@@ -126,10 +126,10 @@ fn neighbours_of_a_bad_sector_follow_a_requested_movement() -> FsResult<()> {
     pool.migrate_all(&fs, ino, 1);
     pool.devices[0].fail_next(Operation::Read, 8..9, EIO, Times::Forever);
     let report = pool.migrate(&fs, ino, 2);
-    assert_eq!((report.state, report.left_bytes), (HandState::Failed, BLOCK), "{report:?}");
+    assert_eq!((report.state, report.left_bytes), (RequestState::Failed, BLOCK), "{report:?}");
     assert_eq!(bytes_on(&fs, ino), [0, BLOCK, 63 * BLOCK]);
     let report = pool.migrate(&fs, ino, 0);
-    assert_eq!((report.state, report.left_bytes), (HandState::Failed, BLOCK), "{report:?}");
+    assert_eq!((report.state, report.left_bytes), (RequestState::Failed, BLOCK), "{report:?}");
     assert_eq!(bytes_on(&fs, ino), [63 * BLOCK, BLOCK, 0]);
     Ok(())
 }

@@ -4,7 +4,7 @@ use super::helpers::{BLOCK, W, ends};
 use super::metadata_words::filled;
 use std::time::Duration;
 use terrace_engine::{
-    FsError, FsResult, HandMove, HandState, MetadataMoves, MountOptions, Movements, Simulation,
+    FsError, FsResult, MetadataMoves, MountOptions, MoveRequest, Movements, RequestState, Simulation,
 };
 use terrace_media::block::{Operation, Times};
 use terrace_testkit::{
@@ -95,9 +95,9 @@ fn a_movement_of_a_directory_counts_each_file_once() -> FsResult<()> {
         for device in &pool.devices {
             device.fail_next(Operation::Read, 0..4096, libc::EIO, Times::After(3 * round));
         }
-        let report = pool.finish(&fs, fs.move_by_hand(outer, HandMove::Migrate { to })?);
+        let report = pool.finish(&fs, fs.request_move(outer, MoveRequest::Migrate { to })?);
         pool.devices.iter().for_each(|device| device.clear_failures());
-        assert_eq!((report.state, report.files), (HandState::Done, 602), "round {round}: {report:?}");
+        assert_eq!((report.state, report.files), (RequestState::Done, 602), "round {round}: {report:?}");
         for (ino, _) in &files {
             assert_eq!(bytes_on(&fs, *ino)[usize::from(to)], BLOCK, "round {round}");
         }

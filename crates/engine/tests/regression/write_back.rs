@@ -5,7 +5,7 @@ use super::hooked_device::{HookedDevice, mount_over};
 use std::sync::Arc;
 use std::time::Duration;
 use terrace_engine::{
-    Allocate, Engine, FsError, FsResult, HandMove, HandState, MountOptions, Movements, PolicyKind,
+    Allocate, Engine, FsError, FsResult, MountOptions, MoveRequest, Movements, PolicyKind, RequestState,
     SetAttributes, Simulation, Wait, WriteFlags, read_superblock,
 };
 use terrace_placement::{Home, Parameters};
@@ -305,8 +305,8 @@ fn writes_to_a_file_pinned_to_pm_stay_in_pm() -> FsResult<()> {
     let pool = TwoTierPool::new(4 << 20, 1024, 1024);
     let fs = pool.mount_with(buffered(1 << 20));
     let ino = create(&fs, ROOT, "a");
-    let pinned = pool.finish(&fs, fs.move_by_hand(ino, HandMove::Pin { tier: 0 })?);
-    assert_eq!(pinned.state, HandState::Done, "{pinned:?}");
+    let pinned = pool.finish(&fs, fs.request_move(ino, MoveRequest::Pin { tier: 0 })?);
+    assert_eq!(pinned.state, RequestState::Done, "{pinned:?}");
     write(&fs, ino, 0, &pattern(20 * BLOCK as usize, 1))?;
     fs.fsync(ino, false, W)?;
     assert_eq!(bytes_on(&fs, ino), [20 * BLOCK, 0, 0]);
@@ -320,8 +320,8 @@ fn a_file_pinned_to_a_lower_tier_is_written_back_to_it() -> FsResult<()> {
     let pool = TwoTierPool::new(4 << 20, 1024, 1024);
     let fs = pool.mount_with(buffered(1 << 20));
     let ino = create(&fs, ROOT, "a");
-    let pinned = pool.finish(&fs, fs.move_by_hand(ino, HandMove::Pin { tier: 2 })?);
-    assert_eq!(pinned.state, HandState::Done, "{pinned:?}");
+    let pinned = pool.finish(&fs, fs.request_move(ino, MoveRequest::Pin { tier: 2 })?);
+    assert_eq!(pinned.state, RequestState::Done, "{pinned:?}");
     write(&fs, ino, 0, &pattern(20 * BLOCK as usize, 1))?;
     fs.fsync(ino, false, W)?;
     assert_eq!(bytes_on(&fs, ino), [0, 0, 20 * BLOCK]);

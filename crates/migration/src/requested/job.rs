@@ -8,7 +8,7 @@
 use crate::migration::Migration;
 use crate::requested::job_state::{Phase, Piece};
 use crate::requested::pinned_bytes::pinned_bytes;
-use crate::requested::progress::{HandMove, HandPlan, HandState};
+use crate::requested::progress::{MovePlan, MoveRequest, RequestState};
 use crate::requested::survey::Survey;
 use std::time::Duration;
 use terrace_format::{BLOCK_SIZE, FileBlock};
@@ -51,12 +51,12 @@ impl Job {
     ///
     /// # Errors
     /// EIO.
-    pub fn plan(&self, migration: &Migration) -> FsResult<HandPlan> {
+    pub fn plan(&self, migration: &Migration) -> FsResult<MovePlan> {
         let refused = self.refusal(migration)?;
-        let moves = self.action != HandMove::Unpin;
+        let moves = self.action != MoveRequest::Unpin;
         let report = &self.progress.lock().report;
         let tiers = self.survey.0.iter().enumerate();
-        Ok(HandPlan {
+        Ok(MovePlan {
             files: report.files,
             pinned_files: report.pinned_files,
             tiers: tiers.map(|(tier, bytes)| (tier as u8, *bytes)).collect(),
@@ -71,7 +71,7 @@ impl Job {
             return self.end(Err(FsError::NotDurable));
         }
         // Removing pins needs no count.
-        if self.phase == Phase::Walk && self.action == HandMove::Unpin {
+        if self.phase == Phase::Walk && self.action == MoveRequest::Unpin {
             self.phase = Phase::Mark;
         }
         let done = match self.phase {
@@ -87,7 +87,7 @@ impl Job {
                 self.note(None);
                 match piece {
                     Piece::PhaseEnds if self.phase == Phase::Verify => self.verified(migration),
-                    Piece::PhaseEnds if self.phase == Phase::Mark && self.action == HandMove::Unpin => {
+                    Piece::PhaseEnds if self.phase == Phase::Mark && self.action == MoveRequest::Unpin => {
                         self.end(Ok(()))
                     }
                     Piece::PhaseEnds => match self.refusal(migration) {
@@ -97,7 +97,7 @@ impl Job {
                         }
                         Ok(Some(refusal)) => {
                             let report = &mut self.progress.lock().report;
-                            (report.state, report.reason) = (HandState::Failed, Some(refusal));
+                            (report.state, report.reason) = (RequestState::Failed, Some(refusal));
                             Next::Done
                         }
                         Err(error) => self.end(Err(error)),
@@ -132,7 +132,7 @@ impl Job {
             Phase::Survey => {
                 let total = self.survey.elsewhere(self.to());
                 self.progress.lock().report.total_bytes = total;
-                if matches!(self.action, HandMove::Pin { .. }) {
+                if matches!(self.action, MoveRequest::Pin { .. }) {
                     self.progress.lock().report.files = 1;
                     self.begin_walk();
                     Phase::Mark
@@ -188,12 +188,12 @@ impl Job {
             report.left_bytes = report.total_bytes.saturating_sub(report.done_bytes);
         }
         (report.state, report.reason) = match result {
-            Ok(()) if report.left_bytes == 0 => (HandState::Done, None),
-            Ok(()) => (HandState::Done, Some("the rest was changed while it was moved".to_string())),
+            Ok(()) if report.left_bytes == 0 => (RequestState::Done, None),
+            Ok(()) => (RequestState::Done, Some("the rest was changed while it was moved".to_string())),
             Err(error) => {
-                let pinned = matches!(self.action, HandMove::Pin { .. }) && self.phase == Phase::Verify;
+                let pinned = matches!(self.action, MoveRequest::Pin { .. }) && self.phase == Phase::Verify;
                 let pinned = if pinned { "pinned, but not all of it is there: " } else { "" };
-                (HandState::Failed, Some(format!("{pinned}{}", reason(&error, self.action))))
+                (RequestState::Failed, Some(format!("{pinned}{}", reason(&error, self.action))))
             }
         };
         Next::Done
@@ -202,7 +202,7 @@ impl Job {
     /// The reason to refuse a pin to PM, after the count and before any pin is set: pinned files may take
     /// half of PM.
     fn refusal(&self, migration: &Migration) -> FsResult<Option<String>> {
-        if self.phase != Phase::Survey || self.action != (HandMove::Pin { tier: 0 }) {
+        if self.phase != Phase::Survey || self.action != (MoveRequest::Pin { tier: 0 }) {
             return Ok(None);
         }
         let besides = self.files.iter().map(|file| file.ino).collect();
@@ -221,7 +221,7 @@ impl Job {
 }
 
 /// The reason why a job failed, with advice.
-fn reason(error: &FsError, action: HandMove) -> String {
+fn reason(error: &FsError, action: MoveRequest) -> String {
     let full = match action.tier() {
         Some(tier) if tier > 0 => format!("tier {tier} is full"),
         _ => "tier 0 is full: the reserve and the policy's threshold leave no more room".to_string(),

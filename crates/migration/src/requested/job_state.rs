@@ -1,6 +1,6 @@
 //! The state of a requested movement: the files found, the phase, and the report.
 
-use crate::requested::progress::{HandMove, HandReport, HandState, Progress};
+use crate::requested::progress::{MoveRequest, Progress, RequestReport, RequestState};
 use crate::requested::survey::Survey;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub(super) enum Phase {
 /// A job under way.
 pub struct Job {
     /// The movement that was asked for.
-    pub(super) action: HandMove,
+    pub(super) action: MoveRequest,
     /// The file or directory of the path.
     pub(super) root: FileId,
     /// File type of the root, as st_mode >> 12.
@@ -84,12 +84,12 @@ pub(super) enum Piece {
 
 impl Job {
     /// A job that has not begun.
-    pub fn new(id: u64, of: &Attributes, action: HandMove) -> Job {
-        let report = HandReport {
+    pub fn new(id: u64, of: &Attributes, action: MoveRequest) -> Job {
+        let report = RequestReport {
             id,
             action: action.name(),
             tier: action.tier(),
-            state: HandState::Queued,
+            state: RequestState::Queued,
             reason: None,
             files: 1,
             pinned_files: 0,
@@ -153,10 +153,10 @@ impl Job {
     pub(super) fn note(&mut self, reason: Option<String>) {
         let report = &mut self.progress.lock().report;
         report.state = match self.phase {
-            _ if reason.is_some() => HandState::Waiting,
-            Phase::Walk | Phase::Survey => HandState::Looking,
-            Phase::Mark => HandState::Pinning,
-            _ => HandState::Moving,
+            _ if reason.is_some() => RequestState::Waiting,
+            Phase::Walk | Phase::Survey => RequestState::Looking,
+            Phase::Mark => RequestState::Pinning,
+            _ => RequestState::Moving,
         };
         report.reason = reason;
     }

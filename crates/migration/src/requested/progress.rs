@@ -4,7 +4,7 @@ use serde::Serialize;
 
 /// The movement of a file, or of a directory with everything in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HandMove {
+pub enum MoveRequest {
     /// Move every block to this tier.
     Migrate {
         /// 0 is PM.
@@ -19,22 +19,22 @@ pub enum HandMove {
     Unpin,
 }
 
-impl HandMove {
+impl MoveRequest {
     /// The tier of the movement or pin.
     pub fn tier(self) -> Option<u8> {
         match self {
-            HandMove::Migrate { to } => Some(to),
-            HandMove::Pin { tier } => Some(tier),
-            HandMove::Unpin => None,
+            MoveRequest::Migrate { to } => Some(to),
+            MoveRequest::Pin { tier } => Some(tier),
+            MoveRequest::Unpin => None,
         }
     }
 
     /// The name on the command line.
     pub fn name(self) -> &'static str {
         match self {
-            HandMove::Migrate { .. } => "migrate",
-            HandMove::Pin { .. } => "pin",
-            HandMove::Unpin => "unpin",
+            MoveRequest::Migrate { .. } => "migrate",
+            MoveRequest::Pin { .. } => "pin",
+            MoveRequest::Unpin => "unpin",
         }
     }
 }
@@ -42,7 +42,7 @@ impl HandMove {
 /// The state of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum HandState {
+pub enum RequestState {
     /// The job waits for earlier jobs.
     Queued,
     /// Files are counted.
@@ -59,16 +59,16 @@ pub enum HandState {
     Failed,
 }
 
-impl HandState {
+impl RequestState {
     /// Whether the job has ended.
     pub fn has_ended(self) -> bool {
-        matches!(self, HandState::Done | HandState::Failed)
+        matches!(self, RequestState::Done | RequestState::Failed)
     }
 }
 
 /// The report of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct HandReport {
+pub struct RequestReport {
     /// Its number since mount.
     pub id: u64,
     /// migrate, pin or unpin.
@@ -76,7 +76,7 @@ pub struct HandReport {
     /// The target tier.
     pub tier: Option<u8>,
     /// How far it is.
-    pub state: HandState,
+    pub state: RequestState,
     /// The reason why it waits or has failed, or why bytes are left.
     pub reason: Option<String>,
     /// Files and directories found.
@@ -93,7 +93,7 @@ pub struct HandReport {
 
 /// A dry run of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct HandPlan {
+pub struct MovePlan {
     /// Files and directories found.
     pub files: u64,
     /// Files that would be left alone because they are pinned to another tier.
@@ -109,5 +109,5 @@ pub struct HandPlan {
 /// The part of a job that other threads read while it runs.
 #[derive(Debug)]
 pub struct Progress {
-    pub(crate) report: HandReport,
+    pub(crate) report: RequestReport,
 }

@@ -1,8 +1,8 @@
 //! Requested movements: a file, or a directory with everything in it, is moved to a tier (`terrace migrate`),
 //! pinned to it (`pin`), or unpinned (`unpin`).
 //!
-//! Jobs run one at a time, in bounded pieces: [`ByHand::step`] does a piece, and a thread or a test calls it
-//! again and again. No caller waits for a job inside the file system: the [`HandReport`] shows its progress.
+//! Jobs run one at a time, in bounded pieces: [`RequestQueue::step`] does a piece, and a thread or a test calls it
+//! again and again. No caller waits for a job inside the file system: the [`RequestReport`] shows its progress.
 //! M6: a job has a state, and a reason while it cannot run. After a failure that may pass it tries again
 //! after a pause, a few times, then fails; blocks moved so far stay moved. Jobs are volatile: a crash or
 //! unmount ends them. Their work (walk, order of the pieces) is in [`super::job`].
@@ -10,7 +10,7 @@
 use crate::migration::Migration;
 use crate::requested::job::Job;
 use crate::requested::pinned::{Sweep, sweep_step};
-use crate::requested::progress::{HandMove, HandPlan, HandReport, Progress};
+use crate::requested::progress::{MovePlan, MoveRequest, Progress, RequestReport};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,14 +50,14 @@ struct State {
 }
 
 /// The jobs of a mount.
-pub struct ByHand {
+pub struct RequestQueue {
     state: Mutex<State>,
     /// Wakes the thread of requested movements.
     pub waker: Waker,
 }
 
-impl Default for ByHand {
-    fn default() -> ByHand {
+impl Default for RequestQueue {
+    fn default() -> RequestQueue {
         let state = State {
             sweep: Some(Box::default()),
             queued: VecDeque::new(),
@@ -65,11 +65,11 @@ impl Default for ByHand {
             reports: BTreeMap::new(),
             next_id: 1,
         };
-        ByHand { state: Mutex::new(state), waker: Waker::new() }
+        RequestQueue { state: Mutex::new(state), waker: Waker::new() }
     }
 }
 
-impl ByHand {
+impl RequestQueue {
     /// The job that is due for a step, or the time to wait.
     fn take(&self, now_ns: u64) -> Result<Box<Job>, Duration> {
         let mut state = self.state.lock();
@@ -103,14 +103,14 @@ impl ByHand {
     }
 }
 
-impl ByHand {
+impl RequestQueue {
     /// Requests a movement of a file, or of a directory with everything in it, in the background. Gives the
     /// number of the request.
     ///
     /// # Errors
     /// EINVAL when there is no such tier; EROFS; ESTALE; EAGAIN when too many wait already.
-    pub fn request(&self, migration: &Migration, ino: Ino, action: HandMove) -> FsResult<u64> {
-        ByHand::check(migration, action)?;
+    pub fn request(&self, migration: &Migration, ino: Ino, action: MoveRequest) -> FsResult<u64> {
+        RequestQueue::check(migration, action)?;
         let attributes = getattr(&migration.store, ino)?;
         let mut state = self.state.lock();
         if state.queued.len() >= MOST_QUEUED {
@@ -131,14 +131,14 @@ impl ByHand {
     ///
     /// # Errors
     /// As [`Self::request`]; EIO.
-    pub fn plan(migration: &Migration, ino: Ino, action: HandMove) -> FsResult<HandPlan> {
-        ByHand::check(migration, action)?;
+    pub fn plan(migration: &Migration, ino: Ino, action: MoveRequest) -> FsResult<MovePlan> {
+        RequestQueue::check(migration, action)?;
         let mut job = Job::new(0, &getattr(&migration.store, ino)?, action);
         while job.look(migration)? {}
         job.plan(migration)
     }
 
-    fn check(migration: &Migration, action: HandMove) -> FsResult<()> {
+    fn check(migration: &Migration, action: MoveRequest) -> FsResult<()> {
         if action.tier().is_some_and(|to| to > 0 && !migration.store.devices.tiers().contains(&TierId(to))) {
             return Err(FsError::Invalid);
         }
@@ -146,14 +146,14 @@ impl ByHand {
     }
 
     /// The report of a requested movement; `None` for an unknown number, or one that ended too long ago.
-    pub fn report(&self, id: u64) -> Option<HandReport> {
+    pub fn report(&self, id: u64) -> Option<RequestReport> {
         let progress = self.state.lock().reports.get(&id).cloned()?;
         let report = progress.lock().report.clone();
         Some(report)
     }
 
     /// The requested movements that wait, are under way, or ended lately.
-    pub fn reports(&self) -> Vec<HandReport> {
+    pub fn reports(&self) -> Vec<RequestReport> {
         let reports: Vec<Arc<Mutex<Progress>>> = self.state.lock().reports.values().cloned().collect();
         reports.iter().map(|progress| progress.lock().report.clone()).collect()
     }

@@ -5,7 +5,7 @@
 
 use crate::migration::Migration;
 use crate::requested::job_state::{DIRECTORY_TYPE, Job, Phase, Piece, REGULAR_TYPE};
-use crate::requested::progress::HandMove;
+use crate::requested::progress::MoveRequest;
 use terrace_format::Ino;
 use terrace_fs::names::lookup::forget;
 use terrace_fs::names::readdir::read_entries;
@@ -71,7 +71,7 @@ impl Job {
             (Phase::Mark, action) => {
                 set_pin(&migration.store, self.root.ino, self.root.generation, action.tier())
             }
-            (_, HandMove::Migrate { to }) if self.is_pinned_elsewhere(migration, self.root.ino, to)? => {
+            (_, MoveRequest::Migrate { to }) if self.is_pinned_elsewhere(migration, self.root.ino, to)? => {
                 Err(FsError::NotPermitted)
             }
             _ => Ok(()),
@@ -106,7 +106,7 @@ impl Job {
         if entry.file_type == DIRECTORY_TYPE {
             self.directories.push((file, 0));
         } else if found.nlink < 2 || self.linked.insert(entry.ino) {
-            if let HandMove::Migrate { to } = self.action
+            if let MoveRequest::Migrate { to } = self.action
                 && self.is_pinned_elsewhere(migration, entry.ino, to).unwrap_or(false)
             {
                 self.progress.lock().report.pinned_files += 1;

@@ -84,7 +84,7 @@ pub(crate) fn step_once(world: &Shared, which: usize) -> Next {
     };
     let (at, mut step) = match taken {
         Ok((at, Some(step))) => (at, step),
-        Err(Some(fs)) => return fs.hand_step(),
+        Err(Some(fs)) => return fs.request_step(),
         _ => return Next::Done,
     };
     let next = step.step();

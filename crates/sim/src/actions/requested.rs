@@ -9,7 +9,7 @@ use crate::world::amid::Nesting;
 use crate::world::{Shared, World};
 use rand::Rng;
 use std::time::Duration;
-use terrace_engine::{HandMove, HandReport, HandState, Movements, Simulation};
+use terrace_engine::{MoveRequest, Movements, RequestReport, RequestState, Simulation};
 use terrace_reference::{BLOCK, Id, Op};
 use terrace_runtime::Next;
 
@@ -23,7 +23,7 @@ const READ_IN_A_SECOND: u64 = 5 << 18;
 const PIECE: u64 = 32 * BLOCK as u64;
 
 /// A user requests a movement or a tier pin, and may wait for the end of its job.
-pub fn hand(world: &Shared, id: Id, action: HandMove, finish: bool) {
+pub fn hand(world: &Shared, id: Id, action: MoveRequest, finish: bool) {
     let (fs, ino, quiet) = {
         let mut now = world.borrow_mut();
         let node = now.model.node(id).ok();
@@ -35,11 +35,11 @@ pub fn hand(world: &Shared, id: Id, action: HandMove, finish: bool) {
         let quiet = now.rng.random_ratio(1, 2);
         (now.pool.fs().clone(), now.known.ino(id), quiet)
     };
-    let waits = finish || !matches!(action, HandMove::Migrate { .. });
-    if !matches!(action, HandMove::Migrate { .. }) {
+    let waits = finish || !matches!(action, MoveRequest::Migrate { .. });
+    if !matches!(action, MoveRequest::Migrate { .. }) {
         world.borrow_mut().tolerance.pins_unsure = Some(action.tier());
     }
-    let job = match fs.move_by_hand(ino, action) {
+    let job = match fs.request_move(ino, action) {
         Ok(job) => job,
         Err(error) => panic!("{action:?} of {id:?}: {error}"),
     };
@@ -49,7 +49,7 @@ pub fn hand(world: &Shared, id: Id, action: HandMove, finish: bool) {
     let nesting = if quiet { Nesting::None } else { Nesting::Background };
     let ended = with_nesting(world, nesting, || {
         (0..MOST_PIECES).find_map(|_| {
-            if let Next::After(pause) = fs.hand_step() {
+            if let Next::After(pause) = fs.request_step() {
                 world.borrow().pool.clock.advance(pause);
             }
             fs.hand_report(job).filter(|report| report.state.has_ended())
@@ -67,8 +67,8 @@ pub fn hand(world: &Shared, id: Id, action: HandMove, finish: bool) {
 
 impl World {
     /// Judges a job that has ended.
-    fn hand_ended(&mut self, id: Id, action: HandMove, report: &HandReport, quiet: bool) {
-        let done = report.state == HandState::Done;
+    fn hand_ended(&mut self, id: Id, action: MoveRequest, report: &RequestReport, quiet: bool) {
+        let done = report.state == RequestState::Done;
         *if done { &mut self.counts.moved.hand_done } else { &mut self.counts.moved.hand_failed } += 1;
         let reason = report.reason.as_deref().unwrap_or_default();
         if !done && !self.config.trouble.faults && !self.pool.may_be_damaged {
@@ -79,7 +79,7 @@ impl World {
         if quiet && done && report.left_bytes == 0 {
             Comparison::of(self).assert_moved(id, action, report);
         }
-        if quiet && done && !matches!(action, HandMove::Migrate { .. }) {
+        if quiet && done && !matches!(action, MoveRequest::Migrate { .. }) {
             self.model.set_pin_below(id, action.tier());
             self.tolerance.pins_unsure = None;
         }

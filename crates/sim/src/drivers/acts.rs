@@ -4,7 +4,7 @@
 use crate::action::Action;
 use crate::config::{Config, Tree};
 use crate::kinds::BASE;
-use terrace_engine::HandMove;
+use terrace_engine::MoveRequest;
 use terrace_placement::Home;
 use terrace_reference::{Allocate, BLOCK, Change, Id, New, Op, ROOT, SetTime, XattrMode};
 
@@ -347,24 +347,24 @@ pub fn by_hand() -> Vec<Case> {
     };
     let mut all = acts();
     let mut named = |name: &str| all.swap_remove(all.iter().position(|act| act.name == name).unwrap());
-    let down = |id| hand("to tier 2", id, HandMove::Migrate { to: 2 });
+    let down = |id| hand("to tier 2", id, MoveRequest::Migrate { to: 2 });
     let (lines, part) = (named("over a cold block, lines"), named("over a cold block, part"));
     vec![
         vec![down(COLD)],
         vec![down(BIG)],
-        vec![hand("to tier 1", F, HandMove::Migrate { to: 1 })],
-        vec![hand("into PM", COLD, HandMove::Migrate { to: 0 })],
-        vec![hand("pinned to PM", COLD, HandMove::Pin { tier: 0 })],
-        vec![hand("a directory pinned to tier 2", D, HandMove::Pin { tier: 2 })],
-        vec![hand("pinned", D, HandMove::Pin { tier: 1 }), hand("unpinned", D, HandMove::Unpin)],
-        vec![hand("pinned", D, HandMove::Pin { tier: 1 }), make_in(D)],
-        vec![down(BIG), hand("up to tier 1", BIG, HandMove::Migrate { to: 1 })],
+        vec![hand("to tier 1", F, MoveRequest::Migrate { to: 1 })],
+        vec![hand("into PM", COLD, MoveRequest::Migrate { to: 0 })],
+        vec![hand("pinned to PM", COLD, MoveRequest::Pin { tier: 0 })],
+        vec![hand("a directory pinned to tier 2", D, MoveRequest::Pin { tier: 2 })],
+        vec![hand("pinned", D, MoveRequest::Pin { tier: 1 }), hand("unpinned", D, MoveRequest::Unpin)],
+        vec![hand("pinned", D, MoveRequest::Pin { tier: 1 }), make_in(D)],
+        vec![down(BIG), hand("up to tier 1", BIG, MoveRequest::Migrate { to: 1 })],
         vec![down(COLD), lines.clone()],
         vec![lines, down(COLD)],
         vec![part, down(COLD)],
         vec![down(COLD), named("punch cold")],
         vec![down(COLD), named("truncate cold")],
-        vec![down(ROOT), hand("all to tier 1", ROOT, HandMove::Migrate { to: 1 })],
+        vec![down(ROOT), hand("all to tier 1", ROOT, MoveRequest::Migrate { to: 1 })],
     ]
 }
 

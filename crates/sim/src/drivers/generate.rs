@@ -8,7 +8,7 @@ use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use std::time::Duration;
-use terrace_engine::HandMove;
+use terrace_engine::MoveRequest;
 use terrace_media::block::{Operation, Times};
 use terrace_media::pm::Access;
 use terrace_reference::{Id, ROOT};
@@ -116,9 +116,9 @@ impl Generator {
     fn hand(&mut self, world: &Shared) -> Action {
         let tier = self.rng.random_range(0..=world.borrow().config.lowest_tier());
         let action = match self.rng.random_range(0..10) {
-            0..=5 => HandMove::Migrate { to: tier },
-            6..=7 => HandMove::Pin { tier },
-            _ => HandMove::Unpin,
+            0..=5 => MoveRequest::Migrate { to: tier },
+            6..=7 => MoveRequest::Pin { tier },
+            _ => MoveRequest::Unpin,
         };
         let finish = self.rng.random_ratio(2, 3);
         Action::Hand { id: self.node(world, true), action, finish }

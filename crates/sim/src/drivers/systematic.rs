@@ -13,7 +13,7 @@ use crate::subsets::{Choice, NEWEST, Random, all_subsets, any_states, some_subse
 use crate::world::{Shared, World};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
-use terrace_engine::HandMove;
+use terrace_engine::MoveRequest;
 use terrace_engine::Movements;
 use terrace_media::block::{DeviceImage, DeviceSnapshot};
 use terrace_media::ordering::OrderingPoint;
@@ -126,7 +126,8 @@ fn run_case(world: &Shared, case: &[Act], effort: Effort, seed: u64, explored: &
     }
     let setup = world.borrow().pool.media.setup().clone();
     let known = copy(world, &setup);
-    if let Action::Hand { action: action @ (HandMove::Pin { .. } | HandMove::Unpin), .. } = &last.action {
+    if let Action::Hand { action: action @ (MoveRequest::Pin { .. } | MoveRequest::Unpin), .. } = &last.action
+    {
         known.borrow_mut().tolerance.pins_unsure = Some(action.tier());
     }
     let camera = world.borrow().pool.media.camera();

@@ -5,12 +5,12 @@
 //! power, the reference takes over the tier pin that it finds.
 
 use crate::judges::comparison::Comparison;
-use terrace_engine::{HandMove, HandReport};
+use terrace_engine::{MoveRequest, RequestReport};
 use terrace_reference::{BLOCK, Id};
 
 impl Comparison<'_> {
     /// Every block of a file that was moved without other work amid the job lies on the requested tier.
-    pub(crate) fn assert_moved(&mut self, id: Id, action: HandMove, report: &HandReport) {
+    pub(crate) fn assert_moved(&mut self, id: Id, action: MoveRequest, report: &RequestReport) {
         let (Some(tier), true) = (action.tier(), report.pinned_files == 0) else { return };
         if self.model.node(id).is_ok_and(|node| node.content().is_none()) {
             return;

@@ -15,7 +15,7 @@ pub mod tier_pins;
 use free_numbers::InodeNumbers;
 use locks::InodeLocks;
 use name_bytes::NameBytes;
-use open_files::References;
+use open_files::OpenFiles;
 use removal_queue::ReclaimQueue;
 use slot_pages::InodePages;
 use terrace_format::inode::ORPHAN_LISTS;
@@ -30,7 +30,7 @@ pub struct Inodes {
     numbers: RankedMutex<InodeNumbers>,
     slot_pages: InodePages,
     name_bytes: NameBytes,
-    open_files: References,
+    open_files: OpenFiles,
     tier_pins: Pins,
     removals: ReclaimQueue,
 }
@@ -46,7 +46,7 @@ impl Inodes {
             numbers: RankedMutex::new(LockRank::new(LockKind::InodeNumbers, 0), numbers),
             slot_pages: InodePages::new(),
             name_bytes: NameBytes::default(),
-            open_files: References::default(),
+            open_files: OpenFiles::default(),
             tier_pins: Pins::new(),
             removals: ReclaimQueue::new(),
         }
@@ -96,7 +96,7 @@ impl Inodes {
 
     /// Look-ups and opens of each inode.
     #[inline]
-    pub fn open_files(&self) -> &References {
+    pub fn open_files(&self) -> &OpenFiles {
         &self.open_files
     }
 

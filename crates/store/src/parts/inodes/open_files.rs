@@ -65,17 +65,17 @@ const SHARDS: usize = 64;
 const MOST_ASKED: u64 = 1 << 16;
 
 /// All references. 20 bytes and a byte of hash table per inode that the kernel knows.
-pub struct References {
+pub struct OpenFiles {
     shards: Vec<Mutex<Counts>>,
 }
 
-impl Default for References {
-    fn default() -> References {
-        References { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+impl Default for OpenFiles {
+    fn default() -> OpenFiles {
+        OpenFiles { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
     }
 }
 
-impl References {
+impl OpenFiles {
     fn shard(&self, ino: Ino) -> &Mutex<Counts> {
         &self.shards[ino.0 as usize % SHARDS]
     }
@@ -187,7 +187,7 @@ mod tests {
     /// open.
     #[test]
     fn many_opens_are_counted() {
-        let references = References::default();
+        let references = OpenFiles::default();
         (0..70_000).for_each(|_| assert!(references.open(Ino(9), |_, _| true)));
         (0..69_999).for_each(|_| _ = references.release(Ino(9), |_| ()));
         assert!(references.is_open(Ino(9)));
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn a_note_lives_as_long_as_the_references_of_its_inode() {
-        let references = References::default();
+        let references = OpenFiles::default();
         let written = |note: &mut Note, _| {
             note.0[0] += 1;
             true

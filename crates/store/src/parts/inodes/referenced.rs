@@ -2,7 +2,7 @@
 
 use terrace_format::Ino;
 
-/// References to an inode.
+/// OpenFiles to an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Referenced {
     /// The inode.
