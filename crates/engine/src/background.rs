@@ -51,12 +51,15 @@ pub(crate) fn meet_all_pages(engine: &Engine) {
     }
 }
 
+/// A step, and the waker of its thread.
+type WakeableStep = (Box<dyn Step>, Waker);
+
 /// A kind of background steps.
 struct StepRow {
     /// The number of such steps of a mount; 0 where a mount needs none.
     count: fn(&Engine) -> usize,
     /// Makes a step by its number, with its waker.
-    make: fn(&Arc<Engine>, usize) -> (Box<dyn Step>, Waker),
+    make: fn(&Arc<Engine>, usize) -> WakeableStep,
 }
 
 fn once(is_wanted: bool) -> usize {

@@ -58,7 +58,7 @@ pub fn run(args: &Mkfs) -> Outcome<u8> {
 
 fn options(args: &Mkfs) -> Outcome<FormatOptions> {
     if let Map::Planned(name) = &args.map {
-        return Err(Failure::not_built(&format!("--map {name}")));
+        return Err(Failure::not_built(format!("--map {name}")));
     }
     let policy = args.policy;
     if args.data == Data::Ordered && args.data_checksum == Switch::On {
