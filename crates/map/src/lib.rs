@@ -6,7 +6,7 @@
 //! medium is checked; nothing read from a damaged medium panics or loops.
 //! Lock order: the crate has no locks. The caller holds the inode's lock (L1), which is the lock of the
 //! words of its map.
-//! Called by fs and check.
+//! Called by store and engine.
 #![forbid(unsafe_code)]
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
