@@ -30,8 +30,8 @@ impl Reservation {
 
     /// The free blocks that no content was promised.
     pub(crate) fn unpromised(self, free: u64) -> u64 {
-        assert!(self.promised() <= free, "{} blocks are promised, {free} are free", self.promised());
-        free - self.promised()
+        debug_assert!(self.promised() <= free, "{} blocks are promised, {free} are free", self.promised());
+        free.saturating_sub(self.promised())
     }
 
     /// Promises blocks.

@@ -85,8 +85,8 @@ impl Drop for Holds {
     fn drop(&mut self) {
         let mut users = self.held.users.lock();
         if let Some(own) = users.get_mut(&self.user) {
-            assert!(*own >= self.counted, "{} of {own} held bytes are given back", self.counted);
-            *own -= self.counted;
+            debug_assert!(*own >= self.counted, "{} of {own} held bytes are given back", self.counted);
+            *own = own.saturating_sub(self.counted);
             if *own == 0 {
                 users.remove(&self.user);
             }

@@ -66,7 +66,8 @@ impl Engine {
         self.release_through(ino, &mut NoCache)
     }
 
-    /// Opens, if the front end admits it. False: the open has to wait for the front end, and is not counted.
+    /// Opens, if the front end admits it. A mount has one front end: an inode is opened and released through the same.
+    /// False: the open has to wait for the front end, and is not counted.
     ///
     /// # Errors
     /// As [`Self::open`].

@@ -98,7 +98,7 @@ pub(crate) fn parts_for(
     Ok(parts)
 }
 
-/// After a write of some parts: the summary blocks are summary_blocks in space that counts as free (docs/format.md);
+/// After a write of some parts: the summary blocks are hints in space that counts as free (docs/format.md);
 /// after a failure the whole run is free.
 pub(crate) fn settle_parts<T>(store: &Store, parts: &[Part], written: FsResult<T>) -> FsResult<T> {
     for part in parts {

@@ -2,7 +2,7 @@
 
 use terrace_format::Ino;
 
-/// OpenFiles to an inode.
+/// References to an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Referenced {
     /// The inode.

@@ -24,7 +24,7 @@ impl Key {
         Key::mixed(ino.0)
     }
 
-    /// Of the files of a family in a directory. FileHistories without a family count as a family too.
+    /// Of the files of a family in a directory. Files without a family count as a family too.
     fn family((directory, generation): (Ino, u32), family: u32) -> Key {
         Key::mixed(directory.0 ^ u64::from(family.wrapping_add(generation << 1) | 1) << 32)
     }

@@ -16,7 +16,7 @@ use terrace_placement::synchronicity::{Judgement, Synchronicity, WRITE_BACK_TICK
 use terrace_placement::write_size::Entry;
 use terrace_runtime::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// FileHistories that share a set.
+/// Histories that share a set.
 const WAYS: usize = 4;
 
 /// Least and most sets of a table.
