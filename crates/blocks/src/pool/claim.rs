@@ -140,6 +140,8 @@ impl BlockPool {
             blocks.extend((run.start..run.end()).map(PmBlock));
             self.free.store(space.free.count(), Ordering::Relaxed);
         }
+        let left = space.free.count();
+        assert!(left >= self.kept(purpose), "a claim for {purpose:?} leaves {left} blocks of the reserve (P1)");
         drop(space);
         assert_eq!(blocks.len(), count, "a claim has as many blocks as were asked for");
         for block in &blocks {
