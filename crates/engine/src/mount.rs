@@ -111,7 +111,7 @@ fn mode_of(superblock: &Superblock, options: &MountOptions, data_ordered: bool) 
         data_ordered,
         has_partial: superblock.has_partial_shadows(),
         has_checksums: superblock.has_data_checksums(),
-        read_first: options.read_first,
+        no_partial_shadows: options.no_partial_shadows,
         atime: options.atime,
         group_blocks: group_blocks(options.group_bytes, &superblock.geometry()),
         in_place: options.in_place,

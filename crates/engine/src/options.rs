@@ -51,7 +51,7 @@ pub struct MountOptions {
     pub home: Option<Home>,
     /// Read a cold block before a small write to it, as all the publications do, instead of making a partial
     /// shadow: for measuring the difference. An existing partial shadow stays partial.
-    pub read_first: bool,
+    pub no_partial_shadows: bool,
     /// Parts of the policy that are switched off, to measure their value.
     pub ablation: Ablation,
     /// When cold metadata pages are demoted. Demoted pages are fetched in any case.
@@ -79,7 +79,7 @@ impl Default for MountOptions {
             prefetch_ms: 1000,
             promote_first_touch: false,
             home: None,
-            read_first: false,
+            no_partial_shadows: false,
             ablation: Ablation::Nothing,
             metadata_moves: MetadataMoves::WhenScarce,
             checkpoint_when_full: false,

@@ -131,13 +131,13 @@ fn poison_fails_reads_or_stores_a_number_of_times_or_for_good() {
 #[test]
 fn worn_out_blocks_keep_failing_and_delayed_faults_begin_on_time() {
     let device = SimulatedDevice::new(8);
-    device.fail_next(Operation::Write, 0..8, libc::EIO, Times::Stays(1));
+    device.fail_next(Operation::Write, 0..8, libc::EIO, Times::WearsOutAfter(1));
     device.write(DeviceBlock(1), &block(1)).unwrap();
     assert!(device.write(DeviceBlock(2), &block(1)).is_err());
     device.write(DeviceBlock(3), &block(1)).unwrap();
     assert!(device.write(DeviceBlock(2), &block(1)).is_err());
     device.clear_failures();
-    device.fail_next(Operation::Flush, 0..8, libc::EIO, Times::From(1));
+    device.fail_next(Operation::Flush, 0..8, libc::EIO, Times::AlwaysAfter(1));
     assert_eq!([(); 3].map(|()| device.flush().is_ok()), [true, false, false]);
     device.clear_failures();
     device.begin_after(Operation::Read, 1, Begins::Gone);
@@ -153,7 +153,7 @@ fn worn_out_blocks_keep_failing_and_delayed_faults_begin_on_time() {
     assert_eq!(read(&device, 1).unwrap(), 1);
 
     let pm = RecordedPm::new(4096);
-    pm.poison_for(0..4096, Access::Reads, Times::Stays(1));
+    pm.poison_for(0..4096, Access::Reads, Times::WearsOutAfter(1));
     assert!(pm.load_u64(PmOffset(0)).is_ok());
     assert!(pm.load_u64(PmOffset(8)).is_err());
     assert!(pm.load_u64(PmOffset(0)).is_ok());

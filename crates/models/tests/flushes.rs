@@ -178,7 +178,7 @@ fn model(images: &Images) {
     let fs = mount(media(&pm, &device), Some(Home::Block));
     // Up to two of the first flushes fail.
     if below(2) == 0 {
-        let times = if below(2) == 0 { Times::After(below(4)) } else { Times::Count(2) };
+        let times = if below(2) == 0 { Times::OnceAfter(below(4)) } else { Times::Count(2) };
         device.fail_next(Operation::Flush, 0..device.blocks(), EIO, times);
     }
     let synced = Arc::new(Mutex::new(0));

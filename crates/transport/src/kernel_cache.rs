@@ -155,7 +155,7 @@ impl KernelCache {
             if drops && asks.wait != Wait::Allowed {
                 return None;
             }
-            if prefers_cached && let Prefer::CachedWhileRoom { blocks } = asks.prefer {
+            if prefers_cached && let Prefer::CachedWithinBudget { blocks } = asks.prefer {
                 pages.kept_blocks = self.keep(blocks).unwrap_or(0);
                 prefers_cached = pages.kept_blocks > 0;
             }
@@ -338,7 +338,7 @@ mod tests {
     #[test]
     fn files_are_kept_in_the_kernel_while_there_is_room() {
         let files = Files::new(true);
-        let open = |ino, blocks| files.open(ino, Prefer::CachedWhileRoom { blocks }, W);
+        let open = |ino, blocks| files.open(ino, Prefer::CachedWithinBudget { blocks }, W);
         assert_eq!([open(1, 6), open(2, 6), open(3, 4)], [CACHED, DIRECT, CACHED]);
         // A second open shares the mode; `Prefer::Cached` takes no counted room.
         assert_eq!([open(1, 6), files.open(4, Prefer::Cached, W)], [CACHED; 2]);

@@ -109,7 +109,7 @@ pub struct Tuning {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub emulate_pm: Option<String>,
     /// A partial write of a cold block reads the block first. In process only: there is no such mount option.
-    pub read_first: bool,
+    pub no_partial_shadows: bool,
 }
 
 impl Tuning {
@@ -137,7 +137,7 @@ impl Tuning {
         options.parameters.sync_blocks = self.sync_blocks.unwrap_or(options.parameters.sync_blocks);
         options.ablation = self.ablation;
         options.prefetch_bytes = self.prefetch_bytes.unwrap_or(options.prefetch_bytes);
-        options.read_first = self.read_first;
+        options.no_partial_shadows = self.no_partial_shadows;
         Ok(options)
     }
 }

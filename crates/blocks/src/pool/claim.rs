@@ -141,7 +141,10 @@ impl BlockPool {
             self.free.store(space.free.count(), Ordering::Relaxed);
         }
         let left = space.free.count();
-        assert!(left >= self.kept(purpose), "a claim for {purpose:?} leaves {left} blocks of the reserve (P1)");
+        assert!(
+            left >= self.kept(purpose),
+            "a claim for {purpose:?} leaves {left} blocks of the reserve (P1)"
+        );
         drop(space);
         assert_eq!(blocks.len(), count, "a claim has as many blocks as were asked for");
         for block in &blocks {

@@ -289,11 +289,11 @@ fn a_stuck_device_holds_up_no_small_write() -> FsResult<()> {
     compare_everywhere(file)
 }
 
-/// With `read_first`, as in the publications, a small write reads the cold block and leaves a whole block in
+/// With `no_partial_shadows`, as in the publications, a small write reads the cold block and leaves a whole block in
 /// PM.
 #[test]
 fn a_small_write_under_read_first_reads_its_cold_block() -> FsResult<()> {
-    let mut file = cold_file_under(MountOptions { read_first: true, ..options() }, 8192)?;
+    let mut file = cold_file_under(MountOptions { no_partial_shadows: true, ..options() }, 8192)?;
     file.write(512, &[1; 512])?;
     assert_eq!((device_reads(&file), partial(&file)), (1, 0));
     compare_everywhere(file)

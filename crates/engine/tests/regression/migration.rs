@@ -93,7 +93,7 @@ fn a_movement_of_a_directory_counts_each_file_once() -> FsResult<()> {
         let to = 2 - (round % 2) as u8;
         // A read fails once in the middle of the movement.
         for device in &pool.devices {
-            device.fail_next(Operation::Read, 0..4096, libc::EIO, Times::After(3 * round));
+            device.fail_next(Operation::Read, 0..4096, libc::EIO, Times::OnceAfter(3 * round));
         }
         let report = pool.finish(&fs, fs.request_move(outer, MoveRequest::Migrate { to })?);
         pool.devices.iter().for_each(|device| device.clear_failures());

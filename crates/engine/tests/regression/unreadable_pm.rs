@@ -204,7 +204,7 @@ fn a_block_is_a_victim_again_after_its_table_entry_failed_once() -> FsResult<()>
         let geometry = read_superblock(&*pool.pm, false).unwrap().0.geometry();
         let table = geometry.table_entry(geometry.first_pool_block()).0;
         let end = geometry.table_entry(PmBlock(geometry.block_count())).0;
-        pool.pm.poison_for(table..end, Access::Reads, Times::After(after));
+        pool.pm.poison_for(table..end, Access::Reads, Times::OnceAfter(after));
         let (tell, result) = mpsc::channel();
         let other = Arc::clone(&fs);
         let thread =

@@ -200,7 +200,7 @@ fn a_write_to_pm_leaves_no_hole_over_earlier_dirty_pages() {
             large_pm_percent: 0,
             ..Parameters::PUBLISHED
         },
-        read_first: true,
+        no_partial_shadows: true,
         ..MountOptions::default()
     };
     let fs = mount_over(&pool, &device, options);

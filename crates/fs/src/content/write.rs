@@ -65,8 +65,8 @@ pub fn write(
                 }
                 return Ok(data.len());
             }
-            WholeBlock::Home(chosen) => home = Some(chosen),
-            WholeBlock::Unknown => {}
+            WholeBlock::Redirect(chosen) => home = Some(chosen),
+            WholeBlock::NotTried => {}
         }
     }
     let home = home.map_or_else(|| with_pages(store, wait, || ask_home(store, ino, &whole, flags)), Ok)?;
@@ -74,7 +74,7 @@ pub fn write(
         return write_below(store, ino, offset, data, flags, wait);
     }
     match write_pm(store, ino, offset, data, flags, wait) {
-        Ok((done, Rest::Behind)) => {
+        Ok((done, Rest::DirtyBytesBefore)) => {
             // Since the home was chosen, other writers have dirtied pages before this write: it goes to DRAM
             // behind them.
             match write_below(store, ino, offset + done as u64, &data[done..], flags, wait) {
@@ -116,7 +116,7 @@ fn write_below(
             tracing::debug!("inode {ino}: not all that waits in DRAM fits into persistent memory");
         }
         let (done, rest) = write_pm(store, ino, offset, data, flags, wait)?;
-        if rest == Rest::Nothing || done > 0 {
+        if rest == Rest::Done || done > 0 {
             return Ok(done);
         }
     }

@@ -42,7 +42,7 @@ pub(crate) fn write_pm(
     let mut op = Op { may_overwrite: true, ..Op::new(wait) };
     let mut at = offset;
     let mut rest = data;
-    let mut why = Rest::Nothing;
+    let mut why = Rest::Done;
     let mut most = atomic_blocks(store);
     while !rest.is_empty() {
         let room = (most * BLOCK_SIZE - at % BLOCK_SIZE) as usize;
@@ -54,7 +54,7 @@ pub(crate) fn write_pm(
         match write_piece(store, &mut op, ino, segment, flags) {
             Ok(true) => {}
             Ok(false) => {
-                why = Rest::Behind;
+                why = Rest::DirtyBytesBefore;
                 break;
             }
             // The kernel would drop all of these pages for the error.
@@ -136,9 +136,9 @@ fn blocks_to_claim(store: &Store, ino: Ino, range: BlockRange) -> Attempt<usize>
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rest {
     /// The whole write is done, or the caller tries the failed rest again.
-    Nothing,
+    Done,
     /// The rest lies behind dirty pages past the durable end, and must not become durable before them.
-    Behind,
+    DirtyBytesBefore,
 }
 
 /// The purpose of claims for user data.

@@ -32,9 +32,9 @@ pub enum WholeBlock {
     /// The write is in PM.
     Written,
     /// No change was made: the write takes the general way. Its home was decided.
-    Home(Home),
+    Redirect(Home),
     /// No change was made, and the home of the write was not decided.
-    Unknown,
+    NotTried,
 }
 
 /// Writes one block, unless the general way has to be taken.
@@ -47,15 +47,15 @@ pub(crate) fn write_whole_block(
     flags: WriteFlags,
 ) -> FsResult<WholeBlock> {
     if store.mode.read_only || store.mode.data_ordered {
-        return Ok(WholeBlock::Unknown);
+        return Ok(WholeBlock::NotTried);
     }
     let mut claim = match store.persistent.blocks().claim(1, USER) {
-        Err(Error::NoSpace(NoSpace::Pm)) => return Ok(WholeBlock::Unknown),
+        Err(Error::NoSpace(NoSpace::Pm)) => return Ok(WholeBlock::NotTried),
         claim => claim?,
     };
     let guard = store.inodes.locks().write(ino);
     let inode = match load_regular(store, ino) {
-        Err(FsError::Engine(Error::PageBelow(_))) => return Ok(WholeBlock::Unknown),
+        Err(FsError::Engine(Error::PageBelow(_))) => return Ok(WholeBlock::NotTried),
         inode => inode?,
     };
     if flags.kill_set_id {
@@ -63,7 +63,7 @@ pub(crate) fn write_whole_block(
             Ok(false) => {}
             Ok(true) | Err(FsError::Engine(Error::PageBelow(_))) => {
                 claim.give_back_all();
-                return Ok(WholeBlock::Unknown);
+                return Ok(WholeBlock::NotTried);
             }
             Err(error) => return Err(error),
         }
@@ -72,7 +72,7 @@ pub(crate) fn write_whole_block(
     let home = home_of(store, &inode, &segment, flags);
     if home == Home::Block || inode.pending.is_some() {
         claim.give_back_all();
-        return Ok(WholeBlock::Home(home));
+        return Ok(WholeBlock::Redirect(home));
     }
     let new = claim.take().ok_or(FsError::Engine(NoSpace::Pm.into()))?;
     let mut tx = Tx::new();
@@ -80,7 +80,7 @@ pub(crate) fn write_whole_block(
         Ok(Some(staged)) => staged,
         other => {
             claim.give_back_all();
-            return other.map(|_| WholeBlock::Home(home));
+            return other.map(|_| WholeBlock::Redirect(home));
         }
     };
     let keep_old = || old.iter().for_each(|old| store.persistent.blocks().keep(*old));
@@ -89,7 +89,7 @@ pub(crate) fn write_whole_block(
     let Some(open) = open else {
         keep_old();
         claim.give_back_all();
-        return Ok(WholeBlock::Home(home));
+        return Ok(WholeBlock::Redirect(home));
     };
     let due = open.is_due();
     // From here to the fence no lock and no locked instruction.

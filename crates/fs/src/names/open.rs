@@ -82,7 +82,7 @@ fn preferred(store: &Store, inode: &Inode, has_cold: bool) -> FsResult<Prefer> {
     }
     let often = inode.size() >= IN_PIECES || is_read_dominated(store, inode);
     Ok(if often && store.steering.policy().follows_reads() {
-        Prefer::CachedWhileRoom { blocks: inode.size().div_ceil(terrace_format::BLOCK_SIZE) }
+        Prefer::CachedWithinBudget { blocks: inode.size().div_ceil(terrace_format::BLOCK_SIZE) }
     } else {
         Prefer::Direct
     })

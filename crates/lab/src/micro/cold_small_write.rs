@@ -1,6 +1,6 @@
 //! The time of a small synchronous write to a cold file: 512 bytes over demoted blocks of a device with reads
 //! of 10 ms, or appended to files with a demoted last block. Compared with the same writes to files in PM,
-//! and with reading the block first, as all the publications do (`MountOptions::read_first`).
+//! and with reading the block first, as all the publications do (`MountOptions::no_partial_shadows`).
 
 use super::fixture::{CALLER, ROOT, format_options, mount, number, prepared_pm};
 use std::panic::Location;
@@ -57,14 +57,14 @@ struct ColdAndWarm {
 }
 
 impl ColdAndWarm {
-    fn new(read_first: bool, clock: &Arc<SystemClock>) -> Outcome<ColdAndWarm> {
+    fn new(no_partial_shadows: bool, clock: &Arc<SystemClock>) -> Outcome<ColdAndWarm> {
         let device = Arc::new(SlowDevice(SimulatedDevice::new(16_385), SystemClock::default()));
         let media = PoolMedia { pm: prepared_pm(128 << 20)?, block: vec![device as Arc<dyn BlockMedium>] };
         let tier = NewDevice { tier: 1, class: DeviceClass::Hdd, uuid: [3; 16], path: "/d".into() };
         let options = FormatOptions { devices: vec![tier], ..format_options(PolicyKind::STATIC, 4096) };
         format(&media, &options)?;
         // Each read of the device is one block: blocks read ahead would be in DRAM for the next write.
-        let options = MountOptions { read_first, prefetch_bytes: 0, ..Default::default() };
+        let options = MountOptions { no_partial_shadows, prefetch_bytes: 0, ..Default::default() };
         let fs = mount(&media, options, clock.clone())?;
         let (cold, cold_tails) = make(&fs, "cold");
         fs.sync_to(1, &mut |_| {})?;

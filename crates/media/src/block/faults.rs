@@ -26,11 +26,11 @@ pub enum Times {
     /// Until it is ended.
     Forever,
     /// Once, after this number of operations has passed.
-    After(u64),
+    OnceAfter(u64),
     /// Every operation after this number of operations has passed.
-    From(u64),
-    /// As `After`; then the block that failed keeps failing, like a worn-out sector.
-    Stays(u64),
+    AlwaysAfter(u64),
+    /// As `OnceAfter`; then the block that failed keeps failing, like a worn-out sector.
+    WearsOutAfter(u64),
 }
 
 /// The effect of an injected failure on one operation.
@@ -46,10 +46,10 @@ pub(crate) struct Strike {
 impl Times {
     /// The next operation is met.
     pub(crate) fn strike(&mut self) -> Strike {
-        let here = matches!(self, Times::Stays(0));
+        let here = matches!(self, Times::WearsOutAfter(0));
         let (fails, stays) = match self {
-            Times::Forever | Times::From(0) => (true, true),
-            Times::Stays(0) => {
+            Times::Forever | Times::AlwaysAfter(0) => (true, true),
+            Times::WearsOutAfter(0) => {
                 *self = Times::Forever;
                 (true, true)
             }
@@ -57,8 +57,8 @@ impl Times {
                 *left = left.saturating_sub(1);
                 (true, *left > 0)
             }
-            Times::After(0) => (true, false),
-            Times::After(left) | Times::From(left) | Times::Stays(left) => {
+            Times::OnceAfter(0) => (true, false),
+            Times::OnceAfter(left) | Times::AlwaysAfter(left) | Times::WearsOutAfter(left) => {
                 *left -= 1;
                 (false, true)
             }

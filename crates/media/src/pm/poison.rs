@@ -84,7 +84,7 @@ impl Poisons {
 
     /// Whether the write-back of a range has no effect. Poison that is still to come keeps no line back.
     pub fn keeps_back(&self, range: &Range<u64>) -> bool {
-        let in_force = |times| matches!(times, Times::Forever | Times::Count(_) | Times::From(0));
+        let in_force = |times| matches!(times, Times::Forever | Times::Count(_) | Times::AlwaysAfter(0));
         self.poisoned.iter().any(|poison| in_force(poison.times) && poison.meets(range, Access::Stores))
     }
 }

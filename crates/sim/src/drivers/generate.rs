@@ -138,7 +138,7 @@ impl Generator {
         };
         let after = self.rng.random_range(0..most);
         // PM fails once, or it fails at one place until the action has ended.
-        let times = if self.rng.random() { Times::After(after) } else { Times::Stays(after) };
+        let times = if self.rng.random() { Times::OnceAfter(after) } else { Times::WearsOutAfter(after) };
         Action::Poisoned { access, times, action: Box::new(action) }
     }
 

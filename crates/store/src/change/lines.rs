@@ -55,7 +55,7 @@ pub(crate) fn is_by_lines(
     match old {
         Some(_) => !lines.is_full(),
         None => {
-            let makes = store.mode.has_partial && !store.mode.read_first && valid > 0;
+            let makes = store.mode.has_partial && !store.mode.no_partial_shadows && valid > 0;
             makes && cold.is_some_and(|extent| !extent.unwritten)
         }
     }

@@ -14,7 +14,7 @@ pub struct Mode {
     /// Data in PM has checksums.
     pub has_checksums: bool,
     /// A small write to a cold block reads it first.
-    pub read_first: bool,
+    pub no_partial_shadows: bool,
     /// When access times are recorded.
     pub atime: Atime,
     /// Blocks of a group: with its summaries a group fits into a chunk.

@@ -141,7 +141,7 @@ pub(crate) fn scan(scale: &Scale) -> Plan {
     plan
 }
 
-/// Small writes to cold files and to files in PM, and to cold files with `read_first`.
+/// Small writes to cold files and to files in PM, and to cold files with `no_partial_shadows`.
 pub(crate) fn small(scale: &Scale) -> Plan {
     let mut plan = Plan::new(Metric::MedianLatencyNs, "write", 64 << 20);
     plan.class = Some("disk");
@@ -149,7 +149,7 @@ pub(crate) fn small(scale: &Scale) -> Plan {
     let sized = Scale { dataset_bytes: 128 << 20, ..*scale };
     // No read-ahead: neighbours of the read block would be in DRAM for the next write.
     let tuning = Tuning { cache_bytes: Some(1 << 20), prefetch_bytes: Some(0), ..Tuning::default() };
-    let first = Tuning { read_first: true, ..tuning.clone() };
+    let first = Tuning { no_partial_shadows: true, ..tuning.clone() };
     for (peer, name) in BOTH {
         plan.subjects.push(sized.subject(name, peer, 1.0, tuning.clone()));
         let (ours, theirs) = (format!("{name} cold"), format!("{name} in PM"));
@@ -166,8 +166,10 @@ pub(crate) fn small(scale: &Scale) -> Plan {
         for cold in [true, false] {
             for subject in 0..plan.subjects.len() {
                 let found = &plan.subjects[subject];
-                // Peers and `read_first` subjects measure the cold column only.
-                if !cold && (found.tuning.read_first || !matches!(found.peer, Peer::Terrace | Peer::Local)) {
+                // Peers and `no_partial_shadows` subjects measure the cold column only.
+                if !cold
+                    && (found.tuning.no_partial_shadows || !matches!(found.peer, Peer::Terrace | Peer::Local))
+                {
                     continue;
                 }
                 let series = format!("{} {}", found.label, if cold { "cold" } else { "in PM" });

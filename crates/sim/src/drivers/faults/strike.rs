@@ -28,13 +28,13 @@ pub(super) fn inject(world: &World, kind: Kind, after: u64) {
     let (size, blocks) = (pm.size(), device.blocks());
     let fail = |operation, errno, times| device.fail_next(operation, 0..blocks, errno, times);
     match kind {
-        Kind::PmRead => pm.poison_for(0..size, Access::Reads, Times::After(after)),
-        Kind::PmStore => pm.poison_for(0..size, Access::Stores, Times::After(after)),
-        Kind::PmReadForGood => pm.poison_for(0..size, Access::Reads, Times::Stays(after)),
-        Kind::PmStoreForGood => pm.poison_for(0..size, Access::Stores, Times::Stays(after)),
-        Kind::Once(operation, errno) => fail(operation, errno, Times::After(after)),
-        Kind::ForGood(operation) => fail(operation, libc::EIO, Times::From(after)),
-        Kind::Worn(operation) => fail(operation, libc::EIO, Times::Stays(after)),
+        Kind::PmRead => pm.poison_for(0..size, Access::Reads, Times::OnceAfter(after)),
+        Kind::PmStore => pm.poison_for(0..size, Access::Stores, Times::OnceAfter(after)),
+        Kind::PmReadForGood => pm.poison_for(0..size, Access::Reads, Times::WearsOutAfter(after)),
+        Kind::PmStoreForGood => pm.poison_for(0..size, Access::Stores, Times::WearsOutAfter(after)),
+        Kind::Once(operation, errno) => fail(operation, errno, Times::OnceAfter(after)),
+        Kind::ForGood(operation) => fail(operation, libc::EIO, Times::AlwaysAfter(after)),
+        Kind::Worn(operation) => fail(operation, libc::EIO, Times::WearsOutAfter(after)),
         Kind::Gone(operation) => device.begin_after(operation, after, Begins::Gone),
         Kind::Stalls(operation) => device.begin_after(operation, after, Begins::Stall),
         Kind::Lies => device.lie_about_flush(true),

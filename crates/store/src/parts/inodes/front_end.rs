@@ -18,7 +18,7 @@ pub enum Prefer {
     /// The front end caches the content.
     Cached,
     /// The front end caches the content, if its share for such files has room for this file.
-    CachedWhileRoom {
+    CachedWithinBudget {
         /// Blocks of the file.
         blocks: u64,
     },
