@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use terrace_format::{Corrupt, Lsn, PmBlock};
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
-use terrace_runtime::sync::{LockKind, LockRank, Mutex, RankedMutex};
+use terrace_runtime::sync::{LockKind, Mutex, RankedMutex};
 use terrace_wal::{Error, Result, Wal};
 
 mod accounts;
@@ -77,12 +77,13 @@ impl BlockPool {
         let total = count - first.0;
         let space =
             Space { free: Bitmap::new(count), quarantine: VecDeque::new(), next_region: first.0, freed: 0 };
+        let rank = wal.locks().rank(LockKind::Allocator, 0);
         BlockPool {
             wal,
             first,
             count,
             descriptors,
-            space: RankedMutex::new(LockRank::new(LockKind::Allocator, 0), space),
+            space: RankedMutex::new(rank, space),
             unreadable: Mutex::new(None),
             reserve: (total / 64).clamp(24, 4096),
             next_version: AtomicU64::new(1),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use terrace_blocks::BlockPool;
 use terrace_format::keys::Key;
 use terrace_media::PmMedium;
-use terrace_runtime::sync::{LockKind, LockRank, Mutex, RankedRwLock};
+use terrace_runtime::sync::{LockKind, Mutex, RankedRwLock};
 use terrace_wal::Wal;
 
 /// A shard's lock, on a cache line of its own.
@@ -34,7 +34,8 @@ impl Catalog {
     /// The catalog of an opened pool. Reads nothing.
     pub fn new(blocks: Arc<BlockPool>) -> Catalog {
         let wal = Arc::clone(blocks.wal());
-        let rank = |shard| LockRank::new(LockKind::CatalogShard, shard);
+        let locks = wal.locks();
+        let rank = |shard| locks.rank(LockKind::CatalogShard, shard);
         let shards = 0..wal.geometry().catalog_shards;
         let shards = shards.map(|shard| Shard(RankedRwLock::new(rank(shard), ())));
         Catalog {

@@ -251,11 +251,11 @@ fn catalog_leaf() -> [u8; 8] {
 #[test]
 fn leaves_below_and_ranges_are_listed_without_reading_leaves() {
     let (catalog, shard) = crafted(&[(2, 3), (1, 5)], &catalog_leaf());
+    assert_eq!(listed(&catalog, shard), Ok(0));
     let guard = catalog.read(shard);
     let reader = guard.reader();
     let (first, last) = (Key(vec![0, 0, 0, 1, 0]), Key(vec![0, 0, 0, 1, 0xff]));
     assert!(reader.get(&Key::new(1, Kind::Xattr, b"a")).is_err());
-    assert_eq!(listed(&catalog, shard), Ok(0));
     assert_eq!(reader.leaf_below(&first, &last).unwrap(), None);
     let key = |kind: u8| vec![0, 0, 0, 1, kind];
     assert_eq!(reader.leaf_range(shard, &key(3)).unwrap(), (key(3), Some(key(4))));

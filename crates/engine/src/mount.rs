@@ -136,6 +136,7 @@ pub fn mount(
     let data_ordered = data_ordered(&superblock, &options)?;
     let sizes = device_sizes(&media, &superblock)?;
     let (wal, recovery) = open_log(&media, &superblock, &options)?;
+    let locks = wal.locks();
     let blocks = Arc::new(BlockPool::new(Arc::clone(&wal)));
     while planted(Mistake::MountScansPool) && blocks.scan_step()? {}
     let catalog = Arc::new(Catalog::new(Arc::clone(&blocks)));
@@ -161,7 +162,7 @@ pub fn mount(
     });
     let store = Arc::new(Store {
         persistent,
-        inodes: Inodes::new(numbers),
+        inodes: Inodes::new(numbers, locks),
         dram: open_dram(&options),
         devices,
         steering: Steering::new(policy, parameters, options.home, usable, begin),

@@ -13,7 +13,7 @@ mod outside;
 #[cfg(any(feature = "shuttle", not(terrace_sanitized)))]
 pub use locks::{Condvar, Mutex, MutexGuard, ReentrantMutex, WaitTimeoutResult};
 pub use locks::{RwLock, RwLockReadGuard, RwLockWriteGuard};
-pub use order::{HeldRank, LockKind, LockRank, Ranked, RankedGuard, RankedMutex, RankedRwLock};
+pub use order::{HeldRank, LockKind, LockRank, PoolLocks, Ranked, RankedGuard, RankedMutex, RankedRwLock};
 pub use outside::{OutsideMutex, zeroed_words};
 #[cfg(all(not(feature = "shuttle"), terrace_sanitized))]
 pub use parking_lot::{Condvar, Mutex, MutexGuard, ReentrantMutex, WaitTimeoutResult};

@@ -11,7 +11,7 @@ use crate::reservation::Source;
 use std::sync::Arc;
 use terrace_catalog::{Catalog, DeviceRun, IoPin};
 use terrace_format::{DeviceId, Lsn};
-use terrace_runtime::sync::{LockKind, LockRank, RankedMutex};
+use terrace_runtime::sync::{LockKind, RankedMutex};
 use terrace_wal::Result;
 
 /// The least hole, in blocks, that is taken by itself for a part of a larger request: 1 MiB.
@@ -62,9 +62,10 @@ impl ChunkSpace {
 
     /// The space of these devices: number and blocks, header included. Loads nothing.
     pub fn new(catalog: Arc<Catalog>, devices: &[(DeviceId, u64)]) -> Arc<ChunkSpace> {
+        let rank = catalog.wal().locks().rank(LockKind::Allocator, 1);
         let loader = Loader::new(catalog);
         let space = LowerSpace::new(devices, loader.chunk_blocks());
-        Arc::new(ChunkSpace { loader, space: RankedMutex::new(LockRank::new(LockKind::Allocator, 1), space) })
+        Arc::new(ChunkSpace { loader, space: RankedMutex::new(rank, space) })
     }
 
     /// Leaves a missing device out: none of its blocks is free or counted in this mount, and blocks freed on

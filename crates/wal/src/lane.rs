@@ -12,7 +12,7 @@ use terrace_format::{Lsn, PmOffset};
 use terrace_media::PmMedium;
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
-use terrace_runtime::sync::{LockKind, LockRank, RankedMutex};
+use terrace_runtime::sync::{LockKind, PoolLocks, RankedMutex};
 
 /// Most ranges of data named by a lane's last record that are remembered exactly. Of more ranges, any byte
 /// counts as named.
@@ -44,7 +44,13 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    pub fn new(index: u32, offset: PmOffset, size: u64, position: u64, lsn: Lsn) -> Lane {
+    pub fn new(
+        locks: PoolLocks,
+        index: u32,
+        (offset, size): (PmOffset, u64),
+        position: u64,
+        lsn: Lsn,
+    ) -> Lane {
         let state = LaneState {
             head: position,
             tail: position,
@@ -57,7 +63,7 @@ impl Lane {
             index,
             offset,
             size,
-            state: RankedMutex::new(LockRank::new(LockKind::Lane, index), state),
+            state: RankedMutex::new(locks.rank(LockKind::Lane, index), state),
             pending: AtomicU64::new(u64::MAX),
             named: Default::default(),
         }
@@ -156,7 +162,7 @@ mod tests {
     const RING: u64 = 4096;
 
     fn lane(position: u64) -> Lane {
-        Lane::new(3, PmOffset(8192), RING, position, Lsn(1))
+        Lane::new(PoolLocks::new(), 3, (PmOffset(8192), RING), position, Lsn(1))
     }
 
     #[test]

@@ -17,7 +17,7 @@ use terrace_format::{BLOCK_SIZE, Geometry, Lsn};
 use terrace_media::PmMedium;
 use terrace_runtime::pause;
 use terrace_runtime::sync::atomic::{AtomicBool, AtomicU64};
-use terrace_runtime::sync::{Condvar, Mutex};
+use terrace_runtime::sync::{Condvar, Mutex, PoolLocks};
 
 /// The findings of a recovery.
 #[derive(Debug, Clone, Default)]
@@ -153,11 +153,13 @@ impl Wal {
         point: Checkpoint,
         checksums: Arc<PageChecksums>,
     ) -> Wal {
+        let locks = PoolLocks::new();
         let lanes = (0..geometry.lane_count).map(|index| {
             let tail = point.tails.get(index as usize).copied().unwrap_or(0);
-            Lane::new(index, geometry.lane_offset(index), geometry.lane_size, tail, Lsn(0))
+            Lane::new(locks, index, (geometry.lane_offset(index), geometry.lane_size), tail, Lsn(0))
         });
         Wal {
+            locks,
             lanes: lanes.collect(),
             pm,
             pool_uuid,

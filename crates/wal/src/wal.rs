@@ -7,7 +7,7 @@ use std::sync::Arc;
 use terrace_format::{Geometry, Lsn};
 use terrace_media::PmMedium;
 use terrace_runtime::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use terrace_runtime::sync::{Condvar, Mutex};
+use terrace_runtime::sync::{Condvar, Mutex, PoolLocks};
 
 /// The write-ahead log of a pool.
 pub struct Wal {
@@ -16,6 +16,7 @@ pub struct Wal {
     pub(crate) checksums: Arc<PageChecksums>,
     pub(crate) geometry: Geometry,
     pub(crate) epoch: u64,
+    pub(crate) locks: PoolLocks,
     pub(crate) lanes: Vec<Lane>,
     pub(crate) next_lsn: AtomicU64,
     /// The record that became durable last, as an encoded [`Witness`]: the next one, in whichever lane, tells of it.
@@ -59,6 +60,10 @@ impl Wal {
     /// The checksums of metadata pages.
     pub fn checksums(&self) -> &Arc<PageChecksums> {
         &self.checksums
+    }
+    /// The ranks of the pool's locks.
+    pub fn locks(&self) -> PoolLocks {
+        self.locks
     }
     /// The pool's geometry.
     pub fn geometry(&self) -> &Geometry {

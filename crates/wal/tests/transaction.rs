@@ -4,10 +4,13 @@
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
 use terrace_format::record::MAX_WRITE;
 use terrace_format::{Geometry, Lsn, PmOffset};
 use terrace_media::PmMedium;
 use terrace_media::pm::RecordedPm;
+use terrace_runtime::thread::spawn;
 use terrace_wal::{Error, Tx, Wal};
 
 const UUID: [u8; 16] = [3; 16];
@@ -170,6 +173,23 @@ fn a_checkpoint_may_wait_until_all_lanes_are_full() {
     assert!((2..=4).contains(&moves), "{moves} moves");
 }
 
+/// A thread that holds a lane, whichever is free, and commits a transaction in it when it is told to.
+fn hold_a_lane(wal: &Arc<Wal>, value: u64) -> (Sender<()>, JoinHandle<()>) {
+    let ((tell_held, held), (commit, told)) = (channel(), channel());
+    let wal = Arc::clone(wal);
+    let hold = move || {
+        let open = wal.begin(wal.reserve(64).unwrap()).unwrap();
+        tell_held.send(()).unwrap();
+        told.recv().unwrap();
+        let mut tx = Tx::new();
+        tx.write_u64(area(), value);
+        open.commit(&tx).unwrap();
+    };
+    let holder = spawn("holder", hold).unwrap();
+    held.recv().unwrap();
+    (commit, holder)
+}
+
 #[test]
 fn each_thread_can_take_every_lane_and_leaves_no_reservation() {
     let pm = formatted();
@@ -179,18 +199,17 @@ fn each_thread_can_take_every_lane_and_leaves_no_reservation() {
     for round in 0..u64::from(lanes) {
         let wal = Arc::clone(&wal);
         let run = move || {
-            let opens: Vec<_> = (0..lanes).map(|_| wal.begin(wal.reserve(64).unwrap()).unwrap()).collect();
+            let holders: Vec<_> = (0..lanes).map(|_| hold_a_lane(&wal, round)).collect();
             assert!(wal.try_begin(64).unwrap().is_none(), "all lanes are taken");
-            for open in opens {
-                let mut tx = Tx::new();
-                tx.write_u64(area(), round);
-                open.commit(&tx).unwrap();
+            for (commit, holder) in holders {
+                commit.send(()).unwrap();
+                holder.join().unwrap();
             }
             wal.try_begin(64).unwrap().unwrap().commit(&Tx::new()).unwrap();
             drop(wal.try_begin(64).unwrap());
             assert_eq!(wal.reserved_bytes(), 0);
         };
-        terrace_runtime::thread::spawn("lanes", run).unwrap().join().unwrap();
+        spawn("lanes", run).unwrap().join().unwrap();
     }
     assert_eq!(wal.used_bytes(), 64 * u64::from(lanes) * u64::from(lanes + 1));
 }

@@ -1,12 +1,13 @@
 //! The order of locks as an assert (L1): debug builds note the locks that a thread holds, and a thread that takes a
 //! lock out of order panics, even if no other thread is there to deadlock with.
 //!
-//! Invariants: the rank of a lock is its kind and its number; a thread waits only for a lock whose rank is above
-//! the ranks of all locks that it holds, and for a lane only while it holds no lane. A lock that is tried without
+//! Invariants: the rank of a lock is its pool, its kind and its number; a thread waits only for a lock whose rank is
+//! above the ranks of all locks of the same pool that it holds, and for a lane only while it holds no lane of the pool. A lock that is tried without
 //! waiting may be out of order. Release builds note nothing: the guards are as large as without ranks.
 
 use super::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Kinds of locks, first to last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,19 +28,35 @@ pub enum LockKind {
     Lane,
 }
 
-/// The rank of a lock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// The locks of one open pool: pools of one process have nothing to do with each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PoolLocks(u32);
+
+static NEXT_POOL: AtomicU32 = AtomicU32::new(0);
+
+impl PoolLocks {
+    /// The locks of another pool.
+    #[allow(clippy::new_without_default)] // each call gives another value
+    pub fn new() -> PoolLocks {
+        PoolLocks(NEXT_POOL.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The rank of a lock of a kind by its number.
+    #[inline]
+    pub const fn rank(self, kind: LockKind, number: u32) -> LockRank {
+        LockRank { pool: self, kind, number }
+    }
+}
+
+/// The rank of a lock. Ranks of one pool compare by kind and number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LockRank {
+    pool: PoolLocks,
     kind: LockKind,
     number: u32,
 }
 
 impl LockRank {
-    /// The rank of a lock of a kind by its number.
-    pub const fn new(kind: LockKind, number: u32) -> LockRank {
-        LockRank { kind, number }
-    }
-
     /// Notes that the calling thread waits for the lock and then holds it, until the result is dropped.
     ///
     /// # Panics
@@ -86,8 +103,9 @@ mod tracked {
             let mut held = held.borrow_mut();
             if waits {
                 let before = |other: &LockRank| match (other.kind, rank.kind) {
+                    _ if other.pool != rank.pool => true,
                     (LockKind::Lane, LockKind::Lane) => false,
-                    _ => *other < rank,
+                    _ => (other.kind, other.number) < (rank.kind, rank.number),
                 };
                 assert!(held.iter().all(before), "{rank:?} is taken after {held:?} (L1)");
             }
@@ -220,7 +238,7 @@ mod tests {
     use std::panic::catch_unwind;
 
     fn mutex(kind: LockKind, number: u32) -> RankedMutex<()> {
-        RankedMutex::new(LockRank::new(kind, number), ())
+        RankedMutex::new(PoolLocks(u32::MAX).rank(kind, number), ())
     }
 
     #[test]
@@ -246,6 +264,14 @@ mod tests {
         drop((low.lock(), high.lock()));
         assert!(catch_unwind(|| drop((high.lock(), low.lock()))).is_err());
         assert!(catch_unwind(|| drop((low.lock(), low.lock()))).is_err(), "a lock waits for its own holder");
+    }
+
+    #[test]
+    fn locks_of_another_pool_have_no_order() {
+        let (own, other) = (PoolLocks::new(), PoolLocks::new());
+        let lane = RankedMutex::new(own.rank(LockKind::Lane, 1), ());
+        let stripe = RankedMutex::new(other.rank(LockKind::InodeStripe, 1), ());
+        drop((lane.lock(), stripe.lock()));
     }
 
     #[test]

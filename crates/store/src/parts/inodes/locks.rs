@@ -9,7 +9,9 @@
 
 use smallvec::SmallVec;
 use terrace_format::Ino;
-use terrace_runtime::sync::{LockKind, LockRank, Mutex, Ranked, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use terrace_runtime::sync::{
+    LockKind, LockRank, Mutex, PoolLocks, Ranked, RwLock, RwLockReadGuard, RwLockWriteGuard,
+};
 
 const STRIPES: usize = 1024;
 
@@ -40,6 +42,7 @@ impl Stripe {
 
 /// All inode locks.
 pub struct InodeLocks {
+    locks: PoolLocks,
     stripes: Vec<Stripe>,
 }
 
@@ -48,8 +51,8 @@ pub type InodeGuards<'a> = SmallVec<[Ranked<RwLockWriteGuard<'a, ()>>; 4]>;
 
 impl InodeLocks {
     /// All locks free.
-    pub(crate) fn new() -> InodeLocks {
-        InodeLocks { stripes: (0..STRIPES).map(|_| Stripe::default()).collect() }
+    pub(crate) fn new(locks: PoolLocks) -> InodeLocks {
+        InodeLocks { locks, stripes: (0..STRIPES).map(|_| Stripe::default()).collect() }
     }
 
     #[inline]
@@ -62,7 +65,7 @@ impl InodeLocks {
     #[inline]
     pub fn read(&self, ino: Ino) -> Ranked<RwLockReadGuard<'_, ()>> {
         let index = Self::stripe(ino);
-        let held = Self::rank(index).take();
+        let held = self.rank(index).take();
         Ranked::new(self.stripes[index].read(), held)
     }
 
@@ -74,13 +77,13 @@ impl InodeLocks {
 
     #[inline]
     fn write_stripe(&self, index: usize) -> Ranked<RwLockWriteGuard<'_, ()>> {
-        let held = Self::rank(index).take();
+        let held = self.rank(index).take();
         Ranked::new(self.stripes[index].write(), held)
     }
 
     #[inline]
-    fn rank(index: usize) -> LockRank {
-        LockRank::new(LockKind::InodeStripe, index as u32)
+    fn rank(&self, index: usize) -> LockRank {
+        self.locks.rank(LockKind::InodeStripe, index as u32)
     }
 
     /// Whether a thread holds the exclusive lock of an inode: for asserts of the holder, to whom this is a load. To any
@@ -117,7 +120,7 @@ mod tests {
     /// threads that wrote to the same file held back every other request.
     #[test]
     fn a_reader_gets_the_lock_although_writers_never_pause() {
-        let (locks, end) = (Arc::new(InodeLocks::new()), Arc::new(AtomicBool::new(false)));
+        let (locks, end) = (Arc::new(InodeLocks::new(PoolLocks::new())), Arc::new(AtomicBool::new(false)));
         let writers: Vec<_> = (0..8)
             .map(|_| {
                 let (locks, end) = (Arc::clone(&locks), Arc::clone(&end));

@@ -19,7 +19,7 @@ use open_files::OpenFiles;
 use removal_queue::ReclaimQueue;
 use slot_pages::InodePages;
 use terrace_format::inode::ORPHAN_LISTS;
-use terrace_runtime::sync::{LockKind, LockRank, RankedGuard, RankedMutex};
+use terrace_runtime::sync::{LockKind, PoolLocks, RankedGuard, RankedMutex};
 use tier_pins::Pins;
 
 /// Inodes in DRAM.
@@ -37,13 +37,13 @@ pub struct Inodes {
 
 impl Inodes {
     /// With the free inode numbers of a pool.
-    pub fn new(numbers: InodeNumbers) -> Inodes {
-        let orphan_list = |list| RankedMutex::new(LockRank::new(LockKind::OrphanList, list), ());
+    pub fn new(numbers: InodeNumbers, locks: PoolLocks) -> Inodes {
+        let orphan_list = |list| RankedMutex::new(locks.rank(LockKind::OrphanList, list), ());
         Inodes {
-            rename_lock: RankedMutex::new(LockRank::new(LockKind::Rename, 0), ()),
-            locks: InodeLocks::new(),
+            rename_lock: RankedMutex::new(locks.rank(LockKind::Rename, 0), ()),
+            locks: InodeLocks::new(locks),
             orphan_locks: (0..ORPHAN_LISTS as u32).map(orphan_list).collect(),
-            numbers: RankedMutex::new(LockRank::new(LockKind::InodeNumbers, 0), numbers),
+            numbers: RankedMutex::new(locks.rank(LockKind::InodeNumbers, 0), numbers),
             slot_pages: InodePages::new(),
             name_bytes: NameBytes::default(),
             open_files: OpenFiles::default(),
