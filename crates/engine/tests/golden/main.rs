@@ -3,7 +3,7 @@
 //! after.
 //!
 //! A change of the format brings a version row (crates/format/src/version.rs) and images of the new version:
-//! `cargo test -p terrace-engine --test golden write_images -- --ignored`. TwoTierImages of released versions never
+//! `cargo test -p terrace-engine --test golden write_images -- --ignored`. Images of released versions never
 //! change.
 
 mod listing;
