@@ -112,7 +112,7 @@ judge_cargo_test() { # name log
     say "$name: $seconds s"
 }
 
-# Without documentation tests, of which there are none, and examples, which clippy has built.
+# Documentation tests are in media alone: they show what does not compile.
 targets=(--lib --bins --tests)
 logs=$(mktemp -d)
 aside=
@@ -128,6 +128,8 @@ if [ $# = 0 ]; then
     export TERRACE_METADATA_FILES=200000
     run_cargo_test 1800 "$logs/all" --workspace --exclude terrace-sim "${targets[@]}"
     judge_cargo_test "cargo test" "$logs/all"
+    run_cargo_test 600 "$logs/doc" --doc -p terrace-media
+    judge_cargo_test "cargo test of documentation" "$logs/doc"
 fi
 
 scripts/build.sh lab || {

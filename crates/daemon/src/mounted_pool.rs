@@ -58,7 +58,7 @@ impl ReadyPool {
     /// devices get the stamp of this mount.
     ///
     /// # Errors
-    /// Those of the engine's mount.
+    /// As of the engine's mount.
     pub(crate) fn mount(self, plan: &Plan, clock: &Arc<dyn Clock>) -> Outcome<MountedPool> {
         let ReadyPool { media, superblock, names, mut warnings, further, emulated } = self;
         let pm = Arc::clone(&media.pm);

@@ -28,12 +28,12 @@ pub fn plan_move(engine: &Engine, ino: Ino, action: MoveRequest) -> FsResult<Mov
 }
 
 /// The report of a requested movement; `None` for an unknown number, or one that ended too long ago.
-pub fn hand_report(engine: &Engine, id: u64) -> Option<RequestReport> {
+pub fn request_report(engine: &Engine, id: u64) -> Option<RequestReport> {
     engine.requests.report(id)
 }
 
 /// The requested movements that wait, are under way, or ended lately.
-pub(crate) fn hand_reports(engine: &Engine) -> Vec<RequestReport> {
+pub(crate) fn request_reports(engine: &Engine) -> Vec<RequestReport> {
     engine.requests.reports()
 }
 

@@ -4,6 +4,16 @@
 //! Invariants: a flush serves a caller only if it began after the call; a flush that failed for any caller since a
 //! [`FlushMark`] was taken makes all writes since then not durable. Lock order: `flushing` is held for one flush,
 //! with no other lock of this crate.
+//!
+//! Without a flush nothing is durable:
+//!
+//! ```compile_fail
+//! let _ = terrace_media::Durable { written: 7 };
+//! ```
+//!
+//! ```compile_fail
+//! let _ = terrace_media::Flushed { _minted_here: () };
+//! ```
 
 use crate::{BlockMedium, DeviceError, MediaError};
 use terrace_runtime::planted::{Mistake, planted};

@@ -1,4 +1,4 @@
-//! Which holes are filled: claims for blocks that are written together and find no long run.
+//! The choice of holes to fill: claims for blocks that are written together and find no long run.
 //!
 //! Claims that follow each other lie side by side, and holes left by overwrites in other chunks grow together before
 //! they are filled.

@@ -97,7 +97,7 @@ impl TwoTierPool {
     #[track_caller]
     pub fn finish(&self, fs: &Engine, id: u64) -> RequestReport {
         for _ in 0..10_000 {
-            let report = fs.hand_report(id).unwrap();
+            let report = fs.request_report(id).unwrap();
             if report.state.has_ended() {
                 return report;
             }
@@ -105,7 +105,7 @@ impl TwoTierPool {
                 self.clock.advance(pause.min(Duration::from_secs(1)));
             }
         }
-        panic!("the move does not end: {:?}", fs.hand_report(id));
+        panic!("the move does not end: {:?}", fs.request_report(id));
     }
 
     /// Moves a file to a tier, as a user requests it.

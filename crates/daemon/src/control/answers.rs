@@ -77,7 +77,7 @@ impl Answers {
                 }
                 Ok(begun)
             }
-            Request::Moved { id } => match fs.hand_report(*id) {
+            Request::Moved { id } => match fs.request_report(*id) {
                 Some(report) => to_json(report),
                 None => Err(format!("no move {id}")),
             },

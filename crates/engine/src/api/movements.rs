@@ -24,10 +24,10 @@ pub trait Movements {
     fn plan_move(&self, ino: Ino, action: MoveRequest) -> FsResult<MovePlan>;
 
     /// The report of a requested movement; `None` for an unknown number, or one that ended too long ago.
-    fn hand_report(&self, id: u64) -> Option<RequestReport>;
+    fn request_report(&self, id: u64) -> Option<RequestReport>;
 
     /// The requested movements that wait, are under way, or ended lately.
-    fn hand_reports(&self) -> Vec<RequestReport>;
+    fn request_reports(&self) -> Vec<RequestReport>;
 
     /// Moves all blocks that are above `tier` now to `tier` or below, and waits. `progress` gets the number
     /// of blocks left. Gives the bytes of blocks in PM that were written meanwhile: such a block stays in PM
@@ -55,12 +55,12 @@ impl Movements for Engine {
         crate::requests::plan_move(self, ino, action)
     }
 
-    fn hand_report(&self, id: u64) -> Option<RequestReport> {
-        crate::requests::hand_report(self, id)
+    fn request_report(&self, id: u64) -> Option<RequestReport> {
+        crate::requests::request_report(self, id)
     }
 
-    fn hand_reports(&self) -> Vec<RequestReport> {
-        crate::requests::hand_reports(self)
+    fn request_reports(&self) -> Vec<RequestReport> {
+        crate::requests::request_reports(self)
     }
 
     fn sync_to(&self, tier: u8, progress: &mut dyn FnMut(u64)) -> FsResult<u64> {

@@ -1,7 +1,7 @@
 //! The answers to `terrace status`, `terrace where` and statfs.
 
 use crate::engine::Engine;
-use crate::requests::hand_reports;
+use crate::requests::request_reports;
 use crate::status::health::pm_trouble;
 use crate::status::metadata::{MetadataStatus, metadata_status};
 use crate::status::parameters::{ParametersStatus, parameters_status};
@@ -137,7 +137,7 @@ pub fn status(engine: &Engine) -> FsResult<FsStatus> {
         placement: placement_status(engine),
         migration: migration_report(&engine.migration, engine.store.clock.monotonic_ns()),
         metadata,
-        moves: hand_reports(engine),
+        moves: request_reports(engine),
         recovery: RecoveryStatus {
             duration_seconds: engine.recovery_ns as f64 / 1e9,
             records_replayed: engine.recovery.records_replayed,

@@ -78,9 +78,9 @@ fn holes_are_not_counted_piece_by_piece() -> FsResult<()> {
     // block counts once, not twice.
     for to in [2, 1, 0, 2] {
         let job = fs.request_move(file, MoveRequest::Migrate { to })?;
-        let ended = |fs: &Engine| fs.hand_report(job).is_some_and(|report| report.state.has_ended());
+        let ended = |fs: &Engine| fs.request_report(job).is_some_and(|report| report.state.has_ended());
         let steps = (0..100).take_while(|_| !ended(&fs) && fs.request_step() == Next::Again).count();
-        let report = fs.hand_report(job).unwrap();
+        let report = fs.request_report(job).unwrap();
         assert_eq!((report.state, report.left_bytes), (RequestState::Done, 0));
         assert_eq!((report.total_bytes, report.done_bytes), (3 * BLOCK, 3 * BLOCK));
         assert!(steps < 40, "{steps}");
@@ -242,7 +242,7 @@ fn a_failing_device_is_tried_again_and_then_no_more() -> FsResult<()> {
         let id = fs.request_move(file, MoveRequest::Migrate { to: 2 })?;
         let mut waited = false;
         for _ in 0..50 {
-            waited |= fs.hand_report(id).unwrap().state == RequestState::Waiting;
+            waited |= fs.request_report(id).unwrap().state == RequestState::Waiting;
             if let Next::After(pause) = fs.request_step() {
                 pool.clock.advance(pause);
             }

@@ -528,7 +528,7 @@ enum Change {
 /// Requests a movement and drives it to its end.
 fn by_hand(fs: &Engine, ino: Ino, action: MoveRequest) {
     let job = fs.request_move(ino, action).unwrap();
-    while !fs.hand_report(job).unwrap().state.has_ended() {
+    while !fs.request_report(job).unwrap().state.has_ended() {
         fs.request_step();
     }
 }

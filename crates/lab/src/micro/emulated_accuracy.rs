@@ -121,7 +121,7 @@ fn devices(clock: &Arc<dyn Clock>) -> Outcome<()> {
     for class in CLASSES.iter().filter(|class| !["ssd", "hdd", "pm"].contains(&class.name)) {
         let device = Arc::new(EmulatedBlock::new(file.clone(), class.speed, clock.clone()));
         let turns = if class.name == "disk" { 30 } else { 1000 };
-        one_reader(class.name, class.speed, &device, turns, &**clock);
+        single_reader(class.name, class.speed, &device, turns, &**clock);
         eight_readers(class.name, class.speed, &device, turns, &**clock);
     }
     Ok(())
@@ -132,7 +132,7 @@ fn asked_us(latency_ns: u64, bytes: f64, bytes_per_s: u64) -> f64 {
     (latency_ns as f64 + bytes * 1e9 / bytes_per_s as f64) / 1e3
 }
 
-fn one_reader(name: &str, speed: Speed, device: &EmulatedBlock, turns: u64, clock: &dyn Clock) {
+fn single_reader(name: &str, speed: Speed, device: &EmulatedBlock, turns: u64, clock: &dyn Clock) {
     let Speed { read_latency_ns, write_latency_ns, read_bytes_per_s, write_bytes_per_s } = speed;
     let (block, mega) = (4096.0, (1 << 20) as f64);
     let mut small = [AlignedBlock([7; 4096])];

@@ -1,5 +1,5 @@
 //! Nanoseconds of file-map operations on this machine, in the rows of the project's table of floors.
-//! One file of 128 K blocks; uses 64 MiB. The mapped blocks are numbers only.
+//! The file has 128 K blocks and uses 64 MiB. The mapped blocks are numbers only.
 
 use super::fixture::pm_in;
 use std::hint::black_box;

@@ -52,7 +52,7 @@ pub fn hand(world: &Shared, id: Id, action: MoveRequest, finish: bool) {
             if let Next::After(pause) = fs.request_step() {
                 world.borrow().pool.clock.advance(pause);
             }
-            fs.hand_report(job).filter(|report| report.state.has_ended())
+            fs.request_report(job).filter(|report| report.state.has_ended())
         })
     });
     drop(fs);

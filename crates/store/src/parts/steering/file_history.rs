@@ -179,7 +179,7 @@ impl FileHistory {
         }
     }
 
-    /// It is known now: tells the score.
+    /// The outcome of the pending judgement is known: tells the score.
     #[inline]
     fn settle(&self, outcome: Outcome, score: &PredictionScore) {
         let (bytes, _, judgement) = self.pending();
