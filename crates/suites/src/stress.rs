@@ -40,13 +40,20 @@ fn expected(file: u64, index: u64, version: u64) -> Vec<u8> {
     if version == 0 { vec![0; BLOCK] } else { block(file, index, version) }
 }
 
-/// Blocks that were stored to through a mapping, by position: the file, the old version and the stored
-/// version. On every file system such a store is not atomic: a read at the same time, or a read that makes
-/// the kernel write the page back, may see a part of the store.
-type Stored = Mutex<BTreeMap<u64, Vec<(u64, u64, u64)>>>;
+/// Changes of blocks that a read at the same time may see a part of, by position: the file, the old version and
+/// the new version. Two kinds of changes are so, on most file systems:
+/// 1. A store through a mapping, also where the read makes the kernel write the page back.
+/// 2. A write to a file that the kernel caches: the kernel copies into and out of the page at the same time.
+type Changes = Mutex<BTreeMap<u64, Vec<(u64, u64, u64)>>>;
+
+/// Whether the readers open the files of an owner for writing as well, which keeps the files out of the kernel's
+/// cache. Every read of such a file is a request, and sees whole writes.
+fn are_direct(owner: u64) -> bool {
+    owner.is_multiple_of(2)
+}
 
 /// Judges a block of unknown version by its own numbers; gives the file that the block names.
-fn judge(found: &[u8], index: u64, newest: u64, stored: &Stored) -> Outcome<Option<u64>> {
+fn judge(found: &[u8], index: u64, newest: u64, changes: &Changes) -> Outcome<Option<u64>> {
     let word =
         |at: usize| found.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |w| u64::from_le_bytes(*w));
     let (file, place, version) = (word(0), word(8), word(16));
@@ -57,12 +64,42 @@ fn judge(found: &[u8], index: u64, newest: u64, stored: &Stored) -> Outcome<Opti
     if said.is_none() && place == index && version <= newest {
         return Ok(Some(file));
     }
-    let stored = stored.lock().get(&index).cloned().unwrap_or_default();
-    if let Some((file, ..)) = stored.iter().find(|stored| is_between(found, index, **stored)) {
+    let changes = changes.lock().get(&index).cloned().unwrap_or_default();
+    if let Some((file, ..)) = changes.iter().find(|change| is_between(found, index, **change)) {
         return Ok(Some(*file));
     }
     let said = said.unwrap_or_default();
-    Err(format!("block {index} says it is block {place}, version {version} of at most {newest}: {said}"))
+    let lines = lines_of(found, file, index, newest);
+    Err(format!(
+        "block {index} says it is block {place}, version {version} of at most {newest}: {said}; {lines}"
+    ))
+}
+
+/// The versions of a block that the lines of a found block belong to: runs of lines, each with its version.
+fn lines_of(found: &[u8], file: u64, index: u64, newest: u64) -> String {
+    const LINE: usize = 64;
+    let mut versions = vec![None; found.len().div_ceil(LINE)];
+    for version in (0..=newest).rev() {
+        let content = expected(file, index, version);
+        let lines = found.chunks(LINE).zip(content.chunks(LINE));
+        for (known, (found, line)) in versions.iter_mut().zip(lines) {
+            if known.is_none() && found == line {
+                *known = Some(version);
+            }
+        }
+        if versions.iter().all(Option::is_some) {
+            break;
+        }
+    }
+    let mut runs: Vec<(usize, Option<u64>)> = Vec::new();
+    for (line, version) in versions.into_iter().enumerate() {
+        if runs.last().is_none_or(|(_, last)| *last != version) {
+            runs.push((line, version));
+        }
+    }
+    let named = |version: Option<u64>| version.map_or("no version".into(), |v| format!("version {v}"));
+    let runs = runs.iter().map(|(line, version)| format!("{} from line {line}", named(*version)));
+    runs.collect::<Vec<_>>().join(", ")
 }
 
 /// Whether each byte of a block equals the byte of the old or of the new version.
@@ -84,7 +121,19 @@ struct Shared {
     version: AtomicU64,
     operations: AtomicU64,
     verified: AtomicU64,
-    stored: Stored,
+    changes: Changes,
+}
+
+impl Shared {
+    /// The next version of a block.
+    fn next_version(&self) -> u64 {
+        self.version.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Remembers a change that a read may see a part of.
+    fn remember(&self, index: u64, change: (u64, u64, u64)) {
+        self.changes.lock().entry(index).or_default().push(change);
+    }
 }
 
 struct Owner {
@@ -177,11 +226,14 @@ fn resize(file: &File, known: &mut Known, blocks: u64) -> std::io::Result<()> {
 fn write(shared: &Shared, file: &File, known: &mut Known, at: u64, count: u64) -> std::io::Result<()> {
     let mut content = Vec::new();
     for index in at..(at + count).min(MAX_BLOCKS) {
-        let version = shared.version.fetch_add(1, Ordering::Relaxed) + 1;
+        let version = shared.next_version();
         content.extend(block(known.id, index, version));
         let versions = &mut known.versions;
         versions.resize(versions.len().max(index as usize + 1), 0);
         if let Some(place) = versions.get_mut(index as usize) {
+            if !are_direct(known.id >> 32) {
+                shared.remember(index, (known.id, *place, version));
+            }
             *place = version;
         }
     }
@@ -191,9 +243,9 @@ fn write(shared: &Shared, file: &File, known: &mut Known, at: u64, count: u64) -
 /// Stores a block through a shared mapping.
 fn map(shared: &Shared, file: &File, known: &mut Known, at: u64) -> std::io::Result<()> {
     let mapping = Mapping::new(file, known.versions.len() * BLOCK, libc::MAP_SHARED)?;
-    let version = shared.version.fetch_add(1, Ordering::Relaxed) + 1;
+    let version = shared.next_version();
     let before = known.versions.get(at as usize).copied().unwrap_or(0);
-    shared.stored.lock().entry(at).or_default().push((known.id, before, version));
+    shared.remember(at, (known.id, before, version));
     mapping.write(at as usize * BLOCK, &block(known.id, at, version));
     mapping.sync()?;
     if let Some(place) = known.versions.get_mut(at as usize) {
@@ -228,11 +280,12 @@ fn verify(shared: &Shared, file: &File, known: &Known, at: u64, count: u64) -> O
 fn read_others(shared: &Shared, seed: u64) -> Outcome<()> {
     let mut numbers = Numbers::new(seed);
     while !shared.stop.load(Ordering::Relaxed) {
-        let dir = shared.dir.join(format!("t{}", numbers.below(OWNERS)));
+        let owner = numbers.below(OWNERS);
+        let dir = shared.dir.join(format!("t{owner}"));
         let names: Vec<PathBuf> =
             context("list", &dir, fs::read_dir(&dir))?.flatten().map(|e| e.path()).collect();
         let Some(path) = names.get(numbers.below(names.len() as u64) as usize) else { continue };
-        let file = match File::open(path) {
+        let file = match OpenOptions::new().read(true).write(are_direct(owner)).open(path) {
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
             file => context("open", path, file)?,
         };
@@ -244,7 +297,7 @@ fn read_others(shared: &Shared, seed: u64) -> Outcome<()> {
             // The newest version is taken after the read: a version taken before may be older than the block.
             let newest = shared.version.load(Ordering::Relaxed);
             for (index, found) in (at..).zip(found[..count].chunks_exact(BLOCK)) {
-                let file = judge(found, index, newest, &shared.stored)
+                let file = judge(found, index, newest, &shared.changes)
                     .map_err(|why| format!("{}: {why}", path.display()))?;
                 if says.is_some() && file.is_some() && says != file {
                     return Err(format!("{}: blocks of files {says:?} and {file:?}", path.display()));
