@@ -7,7 +7,7 @@ use crate::plan::{Plan, warn};
 use crate::pool::OpenPool;
 use serde_json::{Value, json};
 use std::sync::Arc;
-use terrace_engine::{Engine, PolicyKind, PoolMedia};
+use terrace_engine::{Engine, PolicyKind, PolicyThreshold, PoolMedia};
 use terrace_format::address::ROOT_INO;
 use terrace_format::superblock::Superblock;
 use terrace_media::PmMedium;
@@ -93,10 +93,10 @@ pub(crate) fn readable(plan: &Plan, fs: &Engine) -> Outcome<()> {
 fn unused_threshold(plan: &Plan, superblock: &Superblock) -> Option<String> {
     let percent = plan.options.fs.threshold_percent?;
     let policy = plan.options.fs.policy.map_or(superblock.policy, PolicyKind::id);
-    let instead = match policy {
-        id if id == PolicyKind::ANTICACHE.id() => return None,
-        id if id == PolicyKind::STATIC.id() => "",
-        _ => "; see threshold_min and threshold_max",
+    let instead = match terrace_engine::policy_threshold(policy)? {
+        PolicyThreshold::Given => return None,
+        PolicyThreshold::None => "",
+        PolicyThreshold::Parameters => "; see threshold_min and threshold_max",
     };
     let name = terrace_engine::policy_name(policy)?;
     Some(format!(

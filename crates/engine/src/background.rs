@@ -1,6 +1,7 @@
-//! All background steps of a mount, in one list, and the threads that drive them.
+//! The background steps of a mount, in one table, and the threads that drive them.
 //!
-//! A simulator drives the same steps by hand ([`run_background`]).
+//! A simulator drives the same steps by hand ([`run_background`]). The step of requested movements (`requests`) is not
+//! in the table: tests drive it apart, so that a request ends when they want it to.
 
 use crate::engine::Engine;
 use crate::memory::MemoryStep;
@@ -25,7 +26,7 @@ pub struct Background {
     _drivers: Vec<Driver>,
 }
 
-/// Starts the threads of migration, reclaiming and scanning.
+/// Starts a thread for each step of the table, and for the step of requested movements.
 ///
 /// # Errors
 /// When no thread can be made.
@@ -66,7 +67,7 @@ fn once(is_wanted: bool) -> usize {
     usize::from(is_wanted)
 }
 
-/// All background steps, in the order in which a simulator drives them. A new kind of step is a row here.
+/// The background steps but that of requested movements, in the order in which a simulator drives them. A new kind of step is a row here.
 const STEPS: &[StepRow] = &[
     // Passes after the mount, removal of orphans, checkpoints at leisure.
     StepRow {

@@ -42,7 +42,8 @@ pub use terrace_migration::requested::progress::{MovePlan, MoveRequest, RequestR
 pub use terrace_migration::requested::sync_to::SyncPlan;
 pub use terrace_placement::threshold::MOST_SECONDS as MOST_DATAFLOW_SECONDS;
 pub use terrace_placement::{
-    Ablation, POLICIES, Parameters, PolicyKind, name_of as policy_name, names as policy_names,
+    Ablation, POLICIES, Parameters, PolicyKind, Threshold as PolicyThreshold, name_of as policy_name,
+    names as policy_names, threshold_of as policy_threshold,
 };
 pub use terrace_store::error::{FsError, FsResult};
 pub use terrace_store::operation::progress::Progress;

@@ -1,4 +1,4 @@
-//! Mount and unmount.
+//! Mount: recovers the log, and makes the parts of a mounted pool.
 
 use crate::engine::Engine;
 use crate::memory::most;
@@ -16,7 +16,7 @@ use terrace_map::{FileMap, registry};
 use terrace_media::block::AlignedBlock;
 use terrace_migration::migration::Migration;
 use terrace_migration::requested::queue::RequestQueue;
-use terrace_placement::{Parameters, Policy, PolicyKind};
+use terrace_placement::{Parameters, Policy, PolicyKind, Threshold, threshold_of};
 use terrace_runtime::Clock;
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_space::ChunkSpace;
@@ -134,6 +134,7 @@ pub fn mount(
     let begin = clock.monotonic_ns();
     // Options are refused before the log is opened, because opening marks a clean pool as used.
     let data_ordered = data_ordered(&superblock, &options)?;
+    let (policy, parameters) = open_policy(&superblock, &options)?;
     let sizes = device_sizes(&media, &superblock)?;
     let (wal, recovery) = open_log(&media, &superblock, &options)?;
     let locks = wal.locks();
@@ -142,10 +143,9 @@ pub fn mount(
     let catalog = Arc::new(Catalog::new(Arc::clone(&blocks)));
     let devices = open_devices(&mut media, &superblock, &sizes, &catalog, &clock);
     let map = open_map(&superblock, &blocks)?;
-    let (policy, parameters) = open_policy(&superblock, &options)?;
     let geometry = superblock.geometry();
     let usable = geometry.block_count() - geometry.first_pool_block().0;
-    let never_demotes = policy_id(&superblock, &options) == PolicyKind::STATIC.id();
+    let never_demotes = threshold_of(policy_id(&superblock, &options)) == Some(Threshold::None);
     let throttle_below = if devices.list().is_empty() || never_demotes { 0 } else { usable / 16 };
     wal.checksums().ensure(ROOTS_BLOCK)?;
     let numbers = open_numbers(&media, &superblock, &sizes, usable)?;
@@ -281,7 +281,7 @@ fn open_dram(options: &MountOptions) -> Dram {
     )
 }
 
-/// Writes the epoch of this mount into the header of each device, before any other write of the mount. So a
+/// Writes the epoch of this mount into the header of each device, before any other write to a device. So a
 /// later mount can tell that its PM is an older copy than the one its devices were last used with.
 ///
 /// # Errors

@@ -1,4 +1,5 @@
-//! The step of a migration worker: promotion, demotion, metadata, in this order.
+//! The step of a migration worker. Worker 0, or its replacement while it hangs, promotes touched blocks. Worker 0 alone
+//! moves data of read-dominated files. Then every worker demotes; metadata pages go when no data has to.
 
 use crate::demote::kept::{rest_for_pins, rests_for_pins};
 use crate::metadata::lower_some;

@@ -45,7 +45,7 @@ pub struct WriteSeen {
 }
 
 /// Synchronous → PM; else large and stable → block tier, unless PM has plenty of room (docs/decisions/0018); else PM, unless
-/// PM is full.
+/// hardly any of PM is free.
 pub fn write_home(seen: &WriteSeen, parameters: &Parameters) -> Home {
     if seen.durable || seen.synchronicity.is_synchronous() {
         return Home::Pm;

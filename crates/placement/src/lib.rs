@@ -21,7 +21,9 @@ pub mod threshold;
 pub mod write_size;
 
 pub use parameters::Parameters;
-pub use policies::{Ablation, POLICIES, PolicyKind, PolicyRow, make, name_of, names};
+pub use policies::{
+    Ablation, POLICIES, PolicyKind, PolicyRow, Threshold, make, name_of, names, threshold_of,
+};
 pub use threshold::Idle;
 
 /// Where a write goes first (design 5): a write has one home.

@@ -129,7 +129,7 @@ const SPILL: Config = Config {
 };
 
 /// The kinds of runs, which a long run takes in turn.
-pub const CONFIGS: [Config; 46] = [
+pub const CONFIGS: &[Config] = &[
     POWER,
     Config { name: "power-checksums", data_checksums: true, ..POWER },
     Config { name: "power-dram-checksums", data_checksums: true, ..POWER_DRAM },

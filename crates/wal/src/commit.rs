@@ -1,6 +1,6 @@
 //! Commit: record, fence, stores in place (T1 to T4).
 //!
-//! Invariants: a record is durable before any of its writes is stored in place; the LSN of a lane is drawn under the
+//! Invariants: a record is ordered (`PmMedium::order`) before any of its writes is stored in place; the LSN of a lane is drawn under the
 //! lane's lock, after its bound was published (T5). Lock order: the caller's locks, then one lane.
 
 use crate::dirty_lines::DirtyLines;
@@ -24,7 +24,8 @@ impl Wal {
     /// (design T2). The stores in place are written back by the checkpoint, each line once however often it was stored to.
     ///
     /// # Errors
-    /// `RecordTooLarge`; a medium's error stops the log, because a record may be half visible.
+    /// `Stopped`; `RecordTooLarge`; `Corrupt` for a damaged page that the transaction changes. An error of PM in the
+    /// record or in the stores in place stops the log, because a record may be half visible.
     pub fn commit(&self, reservation: Reservation<'_>, tx: &Tx) -> Result<Lsn> {
         self.commit_with_data(reservation, tx, &[])
     }
@@ -181,7 +182,7 @@ impl Open<'_> {
         self.finish(tx)
     }
 
-    /// As [`Self::commit`]; the record's fence is the caller's.
+    /// As [`Self::commit`]. A recorded medium names the caller as the place of the fence.
     #[track_caller]
     fn finish(mut self, tx: &Tx) -> Result<Lsn> {
         let size = tx.record_size();

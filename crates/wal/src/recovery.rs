@@ -35,7 +35,7 @@ pub struct RecoveryReport {
 /// The checkpoint from which recovery starts.
 #[derive(Debug)]
 pub struct FoundCheckpoint {
-    /// The larger valid one.
+    /// The valid one with the higher sequence.
     pub point: Checkpoint,
     /// Index of the copy that holds it.
     pub copy: usize,
@@ -43,7 +43,7 @@ pub struct FoundCheckpoint {
     pub warnings: Vec<String>,
 }
 
-/// Reads both checkpoint copies and takes the larger valid one.
+/// Reads both checkpoint copies and takes the valid one with the higher sequence.
 ///
 /// # Errors
 /// When neither is valid.

@@ -25,13 +25,13 @@ pub struct DeviceStatus {
     pub used_bytes: u64,
     /// Health: ok or degraded.
     pub health: &'static str,
-    /// Used bytes of metadata pages, counted by [`status`] alone.
+    /// Used bytes of metadata pages, counted by `status::pool::status` alone.
     pub metadata_bytes: u64,
     /// The reason when the device is degraded.
     pub reason: Option<String>,
     /// I/O errors of the device since mount.
     pub errors: u64,
-    /// Blocks read with a wrong checksum since mount; of PM, metadata pages.
+    /// Blocks read with a wrong checksum since mount; of PM, metadata pages and data.
     pub checksum_errors: u64,
     /// Class of its speed, or its kind.
     pub class: &'static str,

@@ -29,7 +29,8 @@ use terrace_wal::Error;
 /// after a crash under data=atomic.
 ///
 /// # Errors
-/// EFBIG beyond 16 TiB, ENOSPC when no tier can take it, EISDIR and EINVAL for other inodes, EIO.
+/// EFBIG beyond 16 TiB, ENOSPC when no tier can take it, EISDIR and EINVAL for other inodes, EIO; `WouldBlock`
+/// when the caller may not wait.
 pub fn write(
     store: &Store,
     ino: Ino,

@@ -26,7 +26,7 @@ struct Micro {
     run: fn(&[String]) -> Outcome<()>,
 }
 
-const MICROS: [Micro; 12] = [
+const MICROS: &[Micro] = &[
     Micro {
         name: "catalog_times",
         arguments: "",
@@ -118,7 +118,7 @@ pub fn main(args: &[OsString]) -> ExitCode {
 
 fn list() -> String {
     let mut text = String::from("Usage: terrace-lab micro NAME [ARGUMENTS]\n");
-    for micro in &MICROS {
+    for micro in MICROS {
         text += &format!("\n  {} {}\n      {}", micro.name, micro.arguments, micro.sentence);
     }
     text

@@ -5,7 +5,7 @@
 //! (policies/room.rs: `above`). The publication promotes every block read from disk; by default a block is
 //! promoted on its second touch, so a scan does not replace the content of PM (design 6).
 
-use super::row::{PolicyKind, PolicyRow};
+use super::row::{PolicyKind, PolicyRow, Threshold};
 use crate::{Observation, Policy};
 
 impl PolicyKind {
@@ -17,6 +17,7 @@ pub(super) const ROW: PolicyRow = PolicyRow {
     kind: PolicyKind::ANTICACHE,
     name: "anticache",
     sentence: "Least recently used blocks go down above a threshold",
+    threshold: Threshold::Given,
     make: |threshold_percent, parameters| {
         Box::new(AntiCache { threshold_percent, touches: parameters.touches })
     },

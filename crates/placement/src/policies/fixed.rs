@@ -1,7 +1,7 @@
 //! `static`: only requested movements run, and demotion for a write that finds PM full: that demotion runs
 //! under every policy.
 
-use super::row::{PolicyKind, PolicyRow};
+use super::row::{PolicyKind, PolicyRow, Threshold};
 use crate::{Observation, Policy};
 
 impl PolicyKind {
@@ -13,6 +13,7 @@ pub(super) const ROW: PolicyRow = PolicyRow {
     kind: PolicyKind::STATIC,
     name: "static",
     sentence: "Moves nothing before the fast tier is full; then what there is no room for goes down, least recently used first",
+    threshold: Threshold::None,
     make: |_, _| Box::new(Static),
 };
 

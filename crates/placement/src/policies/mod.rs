@@ -12,7 +12,7 @@ pub use ablated::Ablation;
 pub use anticache::AntiCache;
 pub use fixed::Static;
 pub use predictive::Predictive;
-pub use row::{PolicyKind, PolicyRow};
+pub use row::{PolicyKind, PolicyRow, Threshold};
 pub use write_only::WriteOnly;
 
 use crate::{Parameters, Policy};
@@ -28,11 +28,16 @@ impl PolicyKind {
     }
 }
 
-/// All policies, by id. A policy is named in its own file and in this table alone.
+/// All policies, by id. Product code names a policy in its own file and in this table alone.
 pub const POLICIES: &[PolicyRow] = &[fixed::ROW, anticache::ROW, predictive::ROW, write_only::ROW];
 
 // The superblock takes the ids from 1 on.
 const _: () = assert!(POLICIES.len() == POLICY_IDS as usize, "the format knows as many policies");
+
+/// Where a policy has its threshold, by the superblock's number; `None` for an unknown one.
+pub fn threshold_of(id: u8) -> Option<Threshold> {
+    row_of(id).map(|row| row.threshold)
+}
 
 /// Name of a policy by the superblock's number.
 pub fn name_of(id: u8) -> Option<&'static str> {

@@ -5,7 +5,7 @@
 //! as under `anticache`, not only as part of a read-dominated file; the publication leaves such blocks to its
 //! page cache.
 
-use super::row::{PolicyKind, PolicyRow};
+use super::row::{PolicyKind, PolicyRow, Threshold};
 use crate::threshold::Utilisation;
 use crate::{Observation, Parameters, Policy, VictimOrder};
 
@@ -18,6 +18,7 @@ pub(super) const ROW: PolicyRow = PolicyRow {
     kind: PolicyKind::PREDICTIVE,
     name: "predictive",
     sentence: "Predictors steer writes, write-cold and read-hot data moves",
+    threshold: Threshold::Parameters,
     make: |_, parameters| Box::new(Predictive::new(parameters)),
 };
 

@@ -14,6 +14,17 @@ impl PolicyKind {
     }
 }
 
+/// Where a policy has the threshold of PM use above which it demotes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Threshold {
+    /// It demotes nothing of its own accord.
+    None,
+    /// The mount option `threshold=`.
+    Given,
+    /// The parameters `threshold_min` and `threshold_max`.
+    Parameters,
+}
+
 /// A selectable policy.
 pub struct PolicyRow {
     /// The stable id.
@@ -22,6 +33,8 @@ pub struct PolicyRow {
     pub name: &'static str,
     /// Its rule, as a sentence for the user.
     pub sentence: &'static str,
+    /// Where it has its threshold.
+    pub threshold: Threshold,
     /// Makes the policy from the threshold of `anticache`, in percent, and the parameters.
     pub(super) make: fn(u8, &Parameters) -> Box<dyn Policy>,
 }

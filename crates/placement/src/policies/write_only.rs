@@ -4,7 +4,7 @@
 //! the reads of a file. A cold block is promoted on its second touch, as under the other policies.
 
 use super::predictive::Predictive;
-use super::row::{PolicyKind, PolicyRow};
+use super::row::{PolicyKind, PolicyRow, Threshold};
 use crate::{Observation, Parameters, Policy, VictimOrder};
 
 impl PolicyKind {
@@ -16,6 +16,7 @@ pub(super) const ROW: PolicyRow = PolicyRow {
     kind: PolicyKind::WRITE_ONLY,
     name: "write-only",
     sentence: "The same for writes alone",
+    threshold: Threshold::Parameters,
     make: |_, parameters| Box::new(WriteOnly::new(parameters)),
 };
 

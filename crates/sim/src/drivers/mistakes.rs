@@ -84,7 +84,7 @@ fn kinds(stage: &Stage) -> impl Iterator<Item = Config> {
         matches!(config.mix, Mix::Rewrites | Mix::Descriptors) || config.hash_bits < BASE.hash_bits
     };
     let all = !matches!(stage, Stage::FewFiles(_));
-    CONFIGS.into_iter().filter(move |config| all || few(config))
+    CONFIGS.iter().copied().filter(move |config| all || few(config))
 }
 
 /// Searches until a rule is violated. `None`: the budget ended without a violation.

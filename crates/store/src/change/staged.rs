@@ -45,7 +45,7 @@ struct InPlace<'a> {
     bytes: Cow<'a, [u8]>,
 }
 
-/// A change of a file's content under construction. If it is dropped without [`Staged::committed`], its
+/// A change of a file's content under construction. If it is dropped without [`Staged::commit`], its
 /// claimed blocks are given back.
 pub struct Staged<'a> {
     store: &'a Store,
@@ -306,8 +306,8 @@ impl<'a> Staged<'a> {
             self.store.persistent.pm().order();
         }
         let committed = self.store.persistent.wal().commit_with_data(reservation, &self.tx, &self.data);
-        // As `give_back_unless_named`: after any failure but this one, which comes before the first store, the record
-        // may be valid.
+        // As `give_back_unless_named`: after another failure the record may be valid. It is not where the data alone
+        // failed; then the claimed blocks are free again after the next mount.
         self.done = !matches!(committed, Err(terrace_wal::Error::RecordTooLarge { .. }));
         let lsn = committed?;
         for (offset, bytes) in late {

@@ -36,7 +36,7 @@ fn by_destination(candidates: Vec<Candidate<'_>>, to: Destination) -> Vec<(Desti
 }
 
 /// Demotes a group. Returns the number of PM blocks freed. Damage of a file or PM block holds back only its
-/// own blocks (I8); it is an error if no block could be demoted.
+/// own blocks (I8); it is an error if trouble left no block that could be demoted.
 pub fn demote(store: &Store, victims: &[Victim]) -> FsResult<u64> {
     demote_to(store, victims, Destination::Any)
 }

@@ -1,4 +1,4 @@
-//! The only call to a higher layer: an attempt ends with a need, and the engine provides it.
+//! The way from an attempt to a higher layer: it ends with a need, and the engine provides it.
 
 use crate::error::FsResult;
 use crate::operation::need::Need;

@@ -1,4 +1,5 @@
-//! The home of a write: all conditions, in order (docs/placement.md).
+//! The home of a write: all conditions, in order. The last ones are the write tree of `placement/src/decision.rs`
+//! (docs/placement.md).
 
 use crate::error::FsResult;
 use crate::inode::load::load_regular;

@@ -67,7 +67,7 @@ impl Device {
     pub(crate) fn avoid(&self, now_ns: u64) {
         self.avoid_until_ns.store(now_ns.saturating_add(AVOID.as_nanos() as u64).max(1), Ordering::Relaxed);
     }
-    /// Whether that was a moment ago, or the device is not there.
+    /// Whether a write or flush failed less than [`AVOID`] ago, or the device is not there.
     pub(crate) fn is_avoided(&self, now_ns: u64) -> bool {
         self.medium.is_missing() || now_ns < self.avoid_until_ns.load(Ordering::Relaxed)
     }
@@ -77,7 +77,8 @@ impl Device {
             && self.medium.error_count() == 0
             && self.damaged.load(Ordering::Relaxed) == 0
     }
-    /// Why the device is not healthy: the number of errors, and the last error.
+    /// Why the device is not healthy: it is missing, it had errors (their number, and the last error), or blocks had
+    /// wrong checksums.
     pub fn reason(&self) -> Option<String> {
         let (errors, damaged) = (self.medium.error_count(), self.damaged.load(Ordering::Relaxed));
         let mut reasons = Vec::new();
@@ -279,7 +280,7 @@ impl Devices {
         pinned.collect()
     }
 
-    /// Flushes every device that was written since its last good flush.
+    /// Flushes every device.
     #[track_caller]
     pub fn flush_all(&self) -> FsResult<()> {
         for device in &self.list {

@@ -59,7 +59,7 @@ pub struct IoSums {
 pub struct TierIo {
     /// 0 is PM.
     pub id: u8,
-    /// ram, ssd, hdd.
+    /// `ram`, or the class of the first device.
     pub kind: &'static str,
     /// Bytes.
     pub capacity_bytes: u64,
