@@ -429,6 +429,16 @@ touch mnt/sub/new
 says 0 "pinned to tier 1$" "$t" where mnt/sub/new
 expect 1 "pinned to another tier; unpin it first" "$t" migrate mnt/sub --to 0 --wait
 expect 1 "pinned to another tier; unpin it first" "$t" migrate mnt/sub --to 0 --dry-run
+check "trusted attributes are listed to root alone" python3 -c '
+import os
+os.setxattr("mnt/sub/a", "trusted.t", b"1")
+assert os.listxattr("mnt/sub/a") == ["trusted.t"]
+child = os.fork()
+if not child:
+    os.setuid(65534)
+    os._exit(os.listxattr("mnt/sub/a") != [])
+os.removexattr("mnt/sub/a", "trusted.t")
+assert os.waitpid(child, 0)[1] == 0'
 check "pins are hidden" python3 -c 'import os, sys; sys.exit(os.listxattr("mnt/sub/a") != [])'
 check "where --json" python3 - <<PY
 import json, subprocess
@@ -792,7 +802,9 @@ check "log" grep -q "unmounted, pool is clean" log
 kill $holder && wait $holder 2>/dev/null
 
 ## read-only; foreground; systemd; mount(8)
-check "ro" "$t" mount "$pm" mnt -o ro
+chattr +i "$tier" 2>/dev/null || true
+check "ro, also of a tier that nobody may change" "$t" mount "$pm" mnt -o ro
+chattr -i "$tier" 2>/dev/null || true
 check "no writes" bash -c '! touch mnt/x 2>/dev/null'
 check "reads" cmp content mnt/content
 check "umount" "$t" umount mnt

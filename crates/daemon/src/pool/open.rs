@@ -57,7 +57,7 @@ pub fn open(pool: &Path, write: bool, lenience: &Lenience) -> Outcome<OpenPool> 
                 "a device of tier {tier} was found by its header at {path}, not at {expected}"
             ));
         }
-        match tier::open_tier_at(&superblock, index, path, false) {
+        match tier::open_tier_at(&superblock, index, path, !write) {
             Ok(device) => {
                 files.push((canonical(device.path())?, device.access()));
                 names.extend(PoolFile::new(device.path(), device.file()));

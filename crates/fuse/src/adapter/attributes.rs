@@ -96,9 +96,22 @@ pub(super) fn listxattr(adapter: &Adapter, request: &Request, node: INodeNo, siz
     let call = move |served: &Served, progress: &mut Progress, wait| {
         served.fs().listxattr_turn(ino(node), progress, wait)
     };
+    let uid = request.uid();
     adapter.requests.in_turns(asked(request, "listxattr"), call, move |result: Result<Vec<u8>, _>| {
-        value(reply, size, result.as_deref().map_err(|error| *error));
+        let listed = result.map(|names| names_for(uid, names));
+        value(reply, size, listed.as_deref().map_err(|error| *error));
     });
+}
+
+/// The names of a list that a user sees: as on ext4, `trusted.` names are for root alone. The kernel refuses their
+/// values to others, and passes the list on as it is.
+fn names_for(uid: u32, names: Vec<u8>) -> Vec<u8> {
+    const TRUSTED: &[u8] = b"trusted.";
+    if uid == 0 || !names.windows(TRUSTED.len()).any(|part| part == TRUSTED) {
+        return names;
+    }
+    let seen = names.split_inclusive(|byte| *byte == 0).filter(|name| !name.starts_with(TRUSTED));
+    seen.flatten().copied().collect()
 }
 
 pub(super) fn removexattr(
@@ -111,4 +124,18 @@ pub(super) fn removexattr(
     let call = move |served: &Served, name: &[u8], wait| served.fs().removexattr(ino(node), name, wait);
     let end = |result| done(reply, result);
     adapter.requests.attempt(asked(request, "removexattr"), name.as_bytes(), call, end);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every user saw the names of root's attributes in the list.
+    #[test]
+    fn trusted_names_are_listed_to_root_alone() {
+        let names = b"user.trusted.a\0trusted.b\0security.c\0trusted.\0".to_vec();
+        assert_eq!(names_for(0, names.clone()), names);
+        assert_eq!(names_for(1000, names), b"user.trusted.a\0security.c\0");
+        assert_eq!(names_for(1000, Vec::new()), b"");
+    }
 }
