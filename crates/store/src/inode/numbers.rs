@@ -34,6 +34,7 @@ impl Drop for NewNumber<'_> {
 }
 
 /// Takes a free inode number.
+#[inline]
 pub fn new_number(store: &Store) -> Attempt<NewNumber<'_>> {
     let mut numbers = store.inodes.numbers().lock();
     loop {

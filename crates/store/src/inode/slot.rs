@@ -141,6 +141,7 @@ fn pending_of(store: &Store, inode: &Inode) -> Option<Pending> {
 }
 
 /// Loads a directory.
+#[inline]
 pub fn load_directory(store: &Store, ino: Ino) -> FsResult<Inode> {
     let inode = load(store, ino)?;
     if inode.slot.is_directory() { Ok(inode) } else { Err(FsError::NotDirectory) }

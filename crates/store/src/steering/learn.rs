@@ -100,6 +100,7 @@ pub fn note_close(store: &Store, ino: Ino) {
 }
 
 /// A file or directory was made in a directory. The caller holds both locks.
+#[inline]
 pub fn note_made(store: &Store, directory: &Inode, name: &[u8], made: &Inode) {
     if !store.steering.predictors_on() {
         return;

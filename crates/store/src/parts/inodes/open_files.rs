@@ -81,6 +81,7 @@ impl OpenFiles {
     }
 
     /// Counts a further lookup of the kernel.
+    #[inline]
     pub fn looked_up(&self, ino: Ino) {
         let mut counts = self.shard(ino).lock();
         let count = counts.entry(ino.0 as u32).or_default();
