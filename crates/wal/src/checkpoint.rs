@@ -150,6 +150,11 @@ impl Wal {
             }
             position += padded(length);
         }
+        assert!(
+            position <= head,
+            "the records of lane {} end at {position}, behind its head {head} (T5)",
+            lane.index
+        );
         Ok(position)
     }
 }
