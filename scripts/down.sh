@@ -3,7 +3,7 @@
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 if is_mounted; then
-    "$terrace" umount "$mountpoint" || die "end these first; '${terrace#"$root"/} umount --force $mountpoint' cuts them off"
+    "$terrace" umount "$mountpoint" || die "'${terrace#"$root"/} umount --force $mountpoint' cuts off programs that still use it"
     say "unmounted $mountpoint"
 else
     say "nothing is mounted at $mountpoint"

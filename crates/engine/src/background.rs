@@ -67,7 +67,8 @@ fn once(is_wanted: bool) -> usize {
     usize::from(is_wanted)
 }
 
-/// The background steps but that of requested movements, in the order in which a simulator drives them. A new kind of step is a row here.
+/// The background steps but that of requested movements, in the order in which a simulator drives them. A new kind of
+/// step is a row here.
 const STEPS: &[StepRow] = &[
     // Passes after the mount, removal of orphans, checkpoints at leisure.
     StepRow {

@@ -381,3 +381,35 @@ pub(crate) fn check(dir: &Path, model: &Path) -> Outcome<()> {
     println!("{files} files, {} blocks verified", shared.verified.load(Ordering::Relaxed));
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The old content of block 3 of file 5 from byte 640 on, the new content before.
+    fn torn() -> Vec<u8> {
+        let (old, new) = (block(5, 3, 7), block(5, 3, 9));
+        new.iter().take(640).chain(old.iter().skip(640)).copied().collect()
+    }
+
+    #[test]
+    fn a_torn_block_is_refused_with_the_versions_of_its_lines() {
+        let said = judge(&torn(), 3, 20, &Changes::default());
+        assert!(said.unwrap_err().ends_with("version 9 from line 0, version 7 from line 10"));
+    }
+
+    #[test]
+    fn a_block_may_be_torn_by_a_remembered_change_alone() {
+        let shared = Shared::default();
+        shared.remember(3, (5, 6, 9));
+        assert!(judge(&torn(), 3, 20, &shared.changes).is_err());
+        shared.remember(3, (5, 7, 9));
+        assert_eq!(judge(&torn(), 3, 20, &shared.changes), Ok(Some(5)));
+    }
+
+    #[test]
+    fn a_block_of_a_version_to_come_is_an_error() {
+        assert_eq!(judge(&block(5, 3, 20), 3, 20, &Changes::default()), Ok(Some(5)));
+        assert!(judge(&block(5, 3, 21), 3, 20, &Changes::default()).is_err());
+    }
+}

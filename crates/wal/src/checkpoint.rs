@@ -141,20 +141,18 @@ impl Wal {
         while position < head {
             let mut header = [0; HEADER_SIZE];
             lane.read(&*self.pm, position, &mut header)?;
-            let length = plausible_length(&header, self.geometry.max_record()).ok_or_else(|| {
-                let site = format!("lane {} at position {position}", lane.index);
-                Corrupt::new(site, "a record written by this mount", "something else")
-            })?;
+            // A damaged length may lead past the head; as a tail it would free what no record is known to fill.
+            let fits = |length: &usize| position + padded(*length) <= head;
+            let length =
+                plausible_length(&header, self.geometry.max_record()).filter(fits).ok_or_else(|| {
+                    let site = format!("lane {} at position {position}", lane.index);
+                    Corrupt::new(site, "a record written by this mount", "something else")
+                })?;
             if header_lsn(&header) >= lsn {
                 break;
             }
             position += padded(length);
         }
-        assert!(
-            position <= head,
-            "the records of lane {} end at {position}, behind its head {head} (T5)",
-            lane.index
-        );
         Ok(position)
     }
 }
@@ -204,6 +202,21 @@ mod tests {
             before = *end;
         }
         assert_eq!((settled(Lsn(0)), settled(Lsn(u64::MAX))), (0, before));
+    }
+
+    /// The length of the last record was believed, and the tail of the lane went past its head.
+    #[test]
+    fn a_damaged_length_does_not_lead_past_the_head() {
+        let (pm, wal) = opened();
+        let last = (0..3).map(|number| store(&wal, number)).last().unwrap();
+        let (lane, head) =
+            wal.lanes.iter().map(|lane| (lane, lane.state.lock().head)).max_by_key(|at| at.1).unwrap();
+        // The last record takes a line; its length is the second word of its header.
+        lane.append(&*pm, head - 60, &1000u32.to_le_bytes()).unwrap();
+        assert!(matches!(wal.settle(lane, Lsn(last.0 + 1), &mut Vec::new()), Ok(end) if end == head));
+        store(&wal, 3);
+        let next = Lsn(last.0 + 1);
+        assert!(matches!(wal.settle(lane, next, &mut Vec::new()), Err(crate::Error::Corrupt(_))));
     }
 
     #[test]

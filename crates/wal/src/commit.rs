@@ -1,7 +1,7 @@
 //! Commit: record, fence, stores in place (T1 to T4).
 //!
-//! Invariants: a record is ordered (`PmMedium::order`) before any of its writes is stored in place; the LSN of a lane is drawn under the
-//! lane's lock, after its bound was published (T5). Lock order: the caller's locks, then one lane.
+//! Invariants: a record is ordered (`PmMedium::order`) before any of its writes is stored in place; the LSN of a lane is
+//! drawn under the lane's lock, after its bound was published (T5). Lock order: the caller's locks, then one lane.
 
 use crate::dirty_lines::DirtyLines;
 use crate::error::{Error, Result};
@@ -64,6 +64,11 @@ impl Wal {
             return Err(Error::Stopped);
         }
         let need = std::mem::take(&mut reservation.need);
+        assert!(
+            state.reserved >= need,
+            "{need} bytes of {} reserved in a lane are used (T7)",
+            state.reserved
+        );
         state.reserved -= need;
         Ok(Open { wal: self, lane, lsn: self.draw(lane), state, need, failed: false })
     }

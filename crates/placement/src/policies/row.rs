@@ -17,7 +17,7 @@ impl PolicyKind {
 /// Where a policy has the threshold of PM use above which it demotes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Threshold {
-    /// It demotes nothing of its own accord.
+    /// The policy demotes nothing of its own accord.
     None,
     /// The mount option `threshold=`.
     Given,
@@ -33,7 +33,7 @@ pub struct PolicyRow {
     pub name: &'static str,
     /// Its rule, as a sentence for the user.
     pub sentence: &'static str,
-    /// Where it has its threshold.
+    /// Where the policy has its threshold.
     pub threshold: Threshold,
     /// Makes the policy from the threshold of `anticache`, in percent, and the parameters.
     pub(super) make: fn(u8, &Parameters) -> Box<dyn Policy>,

@@ -306,8 +306,8 @@ impl<'a> Staged<'a> {
             self.store.persistent.pm().order();
         }
         let committed = self.store.persistent.wal().commit_with_data(reservation, &self.tx, &self.data);
-        // As `give_back_unless_named`: after another failure the record may be valid. It is not where the data alone
-        // failed; then the claimed blocks are free again after the next mount.
+        // As `give_back_unless_named`: after any other failure the record may be valid. (After a failure of the
+        // data alone no record was written; the claimed blocks are free again after the next mount.)
         self.done = !matches!(committed, Err(terrace_wal::Error::RecordTooLarge { .. }));
         let lsn = committed?;
         for (offset, bytes) in late {

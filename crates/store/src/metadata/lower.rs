@@ -22,7 +22,7 @@ use terrace_format::below::{Below, Identity, MAX_BELOW_BLOCK, seal};
 use terrace_format::inode::{InodeSlot, SLOT_SIZE, SLOTS_PER_PAGE, flag};
 use terrace_format::keys::{Key, Kind};
 use terrace_format::page::Page;
-use terrace_format::table::{Owner, PageKind};
+use terrace_format::table::PageKind;
 use terrace_format::{BLOCK_SIZE, DeviceBlock, Ino, PmBlock};
 use terrace_media::Durable;
 use terrace_media::block::AlignedBlock;
@@ -41,17 +41,6 @@ pub struct Cold {
     key: Vec<u8>,
     bytes: Box<Bytes>,
     free_slots: bool,
-}
-
-impl Cold {
-    /// The owner that the block table must name (I6): two pointers to a page are damage, and the other one stays whole.
-    fn owner(&self) -> Owner {
-        let (kind, datum) = match self.identity {
-            Identity::Inodes { index } => (PageKind::InodePage, index),
-            Identity::Catalog { shard } => (PageKind::CatalogPage, u64::from(shard)),
-        };
-        Owner::Page { kind, datum: u32::try_from(datum).unwrap_or(u32::MAX) }
-    }
 }
 
 /// Copies a page if it may move. Without its lock: what is torn or another's by now is found when it is compared.
@@ -246,8 +235,8 @@ fn stage_lowered(
     page: &Cold,
     place: DeviceRun,
 ) -> Attempt<bool> {
-    let blocks = store.persistent.blocks();
-    if blocks.descriptor(page.pm).is_pinned() || blocks.owner(page.pm)? != page.owner() {
+    let descriptor = store.persistent.blocks().descriptor(page.pm);
+    if descriptor.is_pinned() {
         return Ok(false);
     }
     chunks::mark(shards, &mut staged.tx, place, true)?;

@@ -1,8 +1,9 @@
 //! Placement of writes: which home a write gets (design 5), and what the predictors learn from what is done.
 //!
-//! [`choose_home`](super::choose_home) only looks, under the inode lock; [`note_write`] changes what it looks at, once for each write that was
-//! committed, so that an attempt that starts again is not counted twice. It is called under the exclusive
-//! inode lock. Both get the inode as it was before the write. They touch a few words of fixed tables: no lock, no allocation.
+//! [`choose_home`](super::choose_home) only looks, under the inode lock. [`note_write`] changes what the choice looks at,
+//! once for each write that was committed, so that an attempt that starts again is not counted twice; its caller holds
+//! the inode lock exclusively. Both get the inode as it was before the write. They touch a few words of fixed tables: no
+//! lock, no allocation.
 
 use crate::parts::steering::file_history::FileHistory;
 use crate::steering::choose_home::entry_after;
