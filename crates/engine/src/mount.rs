@@ -69,8 +69,11 @@ const OF_A_BLOCK: u64 = 25;
 fn refuse_oversized(geometry: &Geometry, devices: &[(DeviceId, u64)]) -> Result<(), String> {
     let below = ChunkSpace::bytes_needed(geometry.chunk_blocks, devices);
     let needed = below.map(|bytes| bytes.saturating_add(geometry.block_count().saturating_mul(OF_A_BLOCK)));
+    // Most pools are modest: the kernel is asked only for others.
+    if needed.is_some_and(|needed| needed <= MODEST_BYTES) {
+        return Ok(());
+    }
     match (needed, terrace_media::memory_available()) {
-        (Some(needed), _) if needed <= MODEST_BYTES => Ok(()),
         (Some(needed), available) if available.is_none_or(|available| needed <= available / 2) => Ok(()),
         (Some(needed), available) => Err(format!(
             "the account of its blocks needs {needed} bytes of memory, {} are available: its media say that they are too large",

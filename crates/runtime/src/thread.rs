@@ -7,7 +7,8 @@ use crate::turns::Turns;
 use std::collections::BTreeMap;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 #[cfg(not(feature = "shuttle"))]
@@ -59,10 +60,13 @@ impl Urgency {
     }
 }
 
-/// Processors that this process may run on: at least one.
+/// Processors that this process may run on: at least one. Counted once, because the system reads files of the control
+/// group for it.
 pub fn processors() -> usize {
+    static COUNT: OnceLock<usize> = OnceLock::new();
     // An order that was found is to be found again on any machine.
-    if cfg!(feature = "shuttle") { 2 } else { std::thread::available_parallelism().map_or(1, |of| of.get()) }
+    let count = || if cfg!(feature = "shuttle") { 2 } else { available_parallelism().map_or(1, |of| of.get()) };
+    *COUNT.get_or_init(count)
 }
 
 /// Lets another thread that can run have the processor. A thread that shall not be in others' way calls it after each

@@ -1,7 +1,7 @@
-//! The bytes of a simulated PM, as a crash test handles them by the thousand: pages are shared between
-//! copies until one of them is written, and a hash of the whole content is kept up to date.
+//! The bytes of a simulated PM, as a crash test handles them by the thousand: pages, and groups of pages, are shared
+//! between copies until one of them is written, and a hash of the whole content is kept up to date.
 //!
-//! Invariants: the hash is the exclusive or of a hash per line, a line of zeros counts as 0; so it depends on
+//! Invariants: the last group is filled up with pages of zeros; the hash is the exclusive or of a hash per line, a line of zeros counts as 0; so it depends on
 //! the content alone, not on the order of stores. Used by `recorded` and `crash_image` only; the lengths are
 //! whole lines.
 
@@ -11,12 +11,16 @@ use terrace_format::address::LINE_SIZE;
 const PAGE_BYTES: usize = 4096;
 const LINE_BYTES: usize = LINE_SIZE as usize;
 
+/// A copy of an image counts its groups, not its pages: 32 for 2 MiB.
+const GROUP_PAGES: usize = 16;
+
 type Page = [u8; PAGE_BYTES];
+type Group = [Arc<Page>; GROUP_PAGES];
 
 /// Bytes of a simulated PM. Cheap to clone.
 #[derive(Clone)]
 pub struct PmImage {
-    pages: Vec<Arc<Page>>,
+    groups: Vec<Arc<Group>>,
     length: usize,
     hash: u64,
 }
@@ -39,7 +43,7 @@ impl PmImage {
 
     /// All bytes, to look at or to damage on purpose.
     pub fn to_vec(&self) -> Vec<u8> {
-        let mut bytes: Vec<u8> = self.pages.iter().flat_map(|page| page.iter().copied()).collect();
+        let mut bytes: Vec<u8> = self.pages().flat_map(|page| page.iter().copied()).collect();
         bytes.truncate(self.length);
         bytes
     }
@@ -55,9 +59,7 @@ impl PmImage {
         while !rest.is_empty() {
             let within = at % PAGE_BYTES;
             let (piece, tail) = rest.split_at_mut((PAGE_BYTES - within).min(rest.len()));
-            let from =
-                self.pages.get(at / PAGE_BYTES).and_then(|page| page.get(within..within + piece.len()));
-            if let Some(from) = from {
+            if let Some(from) = self.page(at / PAGE_BYTES).and_then(|page| page.get(within..within + piece.len())) {
                 piece.copy_from_slice(from);
             }
             at += piece.len();
@@ -98,7 +100,7 @@ impl PmImage {
     /// Changes a line.
     pub(crate) fn edit_line(&mut self, line: u64, edit: impl FnOnce(&mut [u8; LINE_BYTES])) {
         let at = line as usize * LINE_BYTES;
-        let page = self.pages.get_mut(at / PAGE_BYTES).map(Arc::make_mut);
+        let page = page_mut(&mut self.groups, at / PAGE_BYTES);
         let Some(bytes) =
             page.and_then(|page| page.get_mut(at % PAGE_BYTES..)?.first_chunk_mut::<LINE_BYTES>())
         else {
@@ -109,9 +111,23 @@ impl PmImage {
         self.hash ^= line_hash(line, bytes);
     }
 
+    fn pages(&self) -> impl Iterator<Item = &Arc<Page>> {
+        self.groups.iter().flat_map(|group| group.iter())
+    }
+
+    fn page(&self, number: usize) -> Option<&Arc<Page>> {
+        self.groups.get(number / GROUP_PAGES)?.get(number % GROUP_PAGES)
+    }
+
     fn holds(&self, offset: u64, length: usize) -> bool {
         offset.checked_add(length as u64).is_some_and(|end| end <= self.length as u64)
     }
+}
+
+/// A page of these groups alone.
+fn page_mut(groups: &mut [Arc<Group>], number: usize) -> Option<&mut Page> {
+    let group = Arc::make_mut(groups.get_mut(number / GROUP_PAGES)?);
+    Some(Arc::make_mut(group.get_mut(number % GROUP_PAGES)?))
 }
 
 impl From<Vec<u8>> for PmImage {
@@ -133,14 +149,17 @@ impl From<Vec<u8>> for PmImage {
             }
             pages.push(Arc::new(page));
         }
-        PmImage { pages, length: bytes.len().next_multiple_of(LINE_BYTES), hash }
+        let page = |number: usize| Arc::clone(pages.get(number).unwrap_or(&zeros));
+        let group = |number: usize| Arc::new(std::array::from_fn(|index| page(number * GROUP_PAGES + index)));
+        let groups = (0..pages.len().div_ceil(GROUP_PAGES)).map(group).collect();
+        PmImage { groups, length: bytes.len().next_multiple_of(LINE_BYTES), hash }
     }
 }
 
 impl PartialEq for PmImage {
     fn eq(&self, other: &PmImage) -> bool {
         let same = |(a, b): (&Arc<Page>, &Arc<Page>)| Arc::ptr_eq(a, b) || a == b;
-        self.length == other.length && self.pages.iter().zip(&other.pages).all(same)
+        self.length == other.length && self.pages().zip(other.pages()).all(same)
     }
 }
 

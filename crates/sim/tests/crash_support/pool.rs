@@ -114,10 +114,11 @@ impl World {
     }
 }
 
-/// Mount options of the tests: no atime, and write-back in place of small extents.
+/// Mount options of the tests: no atime, write-back in place of small extents, and a cache for the whole of the device. The
+/// cache of a usual mount has tables of 1.5 MiB, and zeroing them took a fifth of the time.
 pub fn options() -> MountOptions {
     let in_place = InPlace { extent_blocks: 2, one_of: 2 };
-    MountOptions { atime: Atime::Never, in_place, ..MountOptions::default() }
+    MountOptions { atime: Atime::Never, in_place, cache_bytes: 4 << 20, ..MountOptions::default() }
 }
 
 pub fn format_options(ordered: bool) -> FormatOptions {

@@ -120,7 +120,13 @@ impl ReclaimQueue {
     /// Nothing waits.
     pub(crate) fn new() -> ReclaimQueue {
         let queue = ReclaimQueue::empty();
-        (0..ORPHAN_LISTS).for_each(|list| queue.push(Job::OrphanList(list)));
+        let mut tasks = queue.tasks.lock();
+        tasks.queued.reserve(ORPHAN_LISTS);
+        for list in 0..ORPHAN_LISTS {
+            tasks.insert(0, Task { job: Job::OrphanList(list), failures: 0 });
+        }
+        drop(tasks);
+        queue.waker.wake();
         queue
     }
 
