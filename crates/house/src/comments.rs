@@ -1,6 +1,6 @@
 //! Comments and string literals of Rust text. `syn` drops ordinary comments, so a small lexer finds them.
 
-use regex::Regex;
+use regex_lite::Regex;
 use std::sync::LazyLock;
 
 /// Literals must be matched too: `"//"` opens no comment, and `'"'` opens no string.
@@ -36,7 +36,7 @@ pub fn texts(source: &str) -> Texts {
     // Mark and last line of a comment that the next line may continue.
     let mut open = None;
     for token in TOKEN.captures_iter(source) {
-        let start = token.get_match().start();
+        let start = token.get(0).map_or(counted_to, |all| all.start());
         line += source[counted_to..start].matches('\n').count();
         counted_to = start;
         if let Some(comment) = token.name("comment") {

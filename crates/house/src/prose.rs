@@ -1,7 +1,7 @@
 //! Sentences of a comment or of a page, with the line each begins at.
 
 use crate::comments::Text;
-use regex::Regex;
+use regex_lite::Regex;
 use std::sync::LazyLock;
 
 static SENTENCE_END: LazyLock<Regex> = LazyLock::new(|| expression(r#"[.!?][")»”*_]*\s+"#));

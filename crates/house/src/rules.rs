@@ -5,7 +5,7 @@ use crate::comments::texts;
 use crate::figure::{Figure, Offender};
 use crate::house::House;
 use crate::sources::Source;
-use regex::{Captures, Regex};
+use regex_lite::{Captures, Regex};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
@@ -50,7 +50,7 @@ pub(crate) fn figures(house: &House) -> Vec<Figure> {
     for source in sources.filter(|source| !source.path.starts_with(OWN)) {
         for (line, text) in lines_with_citations(source) {
             for citation in CITATION.captures_iter(&text) {
-                let word = citation.get_match().as_str();
+                let word = &citation[0];
                 if !law.allows(&citation) && !house.limits.not_rules.contains_key(word) {
                     unknown.push(Offender::new(&source.path, line, format!("{word} does not exist")));
                 }

@@ -15,7 +15,7 @@ use crate::figure::{Figure, Offender};
 use crate::house::House;
 use crate::prose::{Sentence, sentences, sentences_of_page};
 use crate::sources::{Kind, Source};
-use regex::Regex;
+use regex_lite::Regex;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::LazyLock;
 

@@ -65,7 +65,8 @@ impl Urgency {
 pub fn processors() -> usize {
     static COUNT: OnceLock<usize> = OnceLock::new();
     // An order that was found is to be found again on any machine.
-    let count = || if cfg!(feature = "shuttle") { 2 } else { available_parallelism().map_or(1, |of| of.get()) };
+    let count =
+        || if cfg!(feature = "shuttle") { 2 } else { available_parallelism().map_or(1, |of| of.get()) };
     *COUNT.get_or_init(count)
 }
 

@@ -59,7 +59,9 @@ impl PmImage {
         while !rest.is_empty() {
             let within = at % PAGE_BYTES;
             let (piece, tail) = rest.split_at_mut((PAGE_BYTES - within).min(rest.len()));
-            if let Some(from) = self.page(at / PAGE_BYTES).and_then(|page| page.get(within..within + piece.len())) {
+            if let Some(from) =
+                self.page(at / PAGE_BYTES).and_then(|page| page.get(within..within + piece.len()))
+            {
                 piece.copy_from_slice(from);
             }
             at += piece.len();
@@ -151,8 +153,10 @@ impl From<Vec<u8>> for PmImage {
         }
         let page = |number: usize| Arc::clone(pages.get(number).unwrap_or(&zeros));
         let group = |number: usize| Arc::new(std::array::from_fn(|index| page(number * GROUP_PAGES + index)));
-        let groups = (0..pages.len().div_ceil(GROUP_PAGES)).map(group).collect();
-        PmImage { groups, length: bytes.len().next_multiple_of(LINE_BYTES), hash }
+        let groups: Vec<_> = (0..pages.len().div_ceil(GROUP_PAGES)).map(group).collect();
+        let length = bytes.len().next_multiple_of(LINE_BYTES);
+        assert!(length <= groups.len() * GROUP_PAGES * PAGE_BYTES, "{length} bytes of {} pages", pages.len());
+        PmImage { groups, length, hash }
     }
 }
 
