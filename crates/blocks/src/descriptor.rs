@@ -65,21 +65,25 @@ impl Descriptor {
     }
 
     /// When the block was last used, in the caller's ticks; or the mark it has.
+    #[inline]
     pub fn touched(&self) -> u32 {
         let times = self.times.load(Ordering::Relaxed);
         ((times >> 32) as u32).max(times as u32)
     }
     /// When it was last written, or came into PM.
+    #[inline]
     pub fn written(&self) -> u32 {
         (self.times.load(Ordering::Relaxed) >> 32) as u32
     }
     /// When it was last read; 0 when it was not since it came into PM, or is marked.
+    #[inline]
     pub fn read(&self) -> u32 {
         let read = self.times.load(Ordering::Relaxed) as u32;
         if read >= MARKS { 0 } else { read }
     }
     /// Notes a read, or a mark. An unchanged tick is not stored, so readers share the line. Of a read and a
     /// mark at the same moment one may be lost: the block then counts as read only, or as marked only.
+    #[inline]
     pub fn touch_read(&self, tick: u32) {
         let times = self.times.load(Ordering::Relaxed);
         if times as u32 != tick {
@@ -87,20 +91,24 @@ impl Descriptor {
         }
     }
     /// Notes a write; whatever was read or marked before is over.
+    #[inline]
     pub fn touch_written(&self, tick: u32) {
         self.times.store(u64::from(tick) << 32, Ordering::Relaxed);
     }
 
     /// Keeps the block from being reused after it is freed. Take it under the inode lock (S7).
+    #[inline]
     pub fn pin(&self) {
         self.pins.fetch_add(1, Ordering::AcqRel);
     }
     /// Drops an I/O pin.
+    #[inline]
     pub fn unpin(&self) {
         let before = self.pins.fetch_sub(1, Ordering::AcqRel);
         assert!(before > 0, "unpin without pin");
     }
     /// Whether an I/O pin is held.
+    #[inline]
     pub fn is_pinned(&self) -> bool {
         self.pins.load(Ordering::Acquire) > 0
     }
@@ -118,6 +126,7 @@ impl Descriptor {
         }
     }
     /// Forgets the uses of a metadata page; true when there was a use.
+    #[inline]
     pub fn clear_in_use(&self) -> bool {
         self.flags.load(Ordering::Relaxed) & IN_USE != 0
             && self.flags.fetch_and(!IN_USE, Ordering::Relaxed) & IN_USE != 0
@@ -129,15 +138,18 @@ impl Descriptor {
     pub(crate) fn is_confirmed(&self) -> bool {
         self.flags.load(Ordering::Acquire) & CONFIRMED != 0
     }
+    #[inline]
     pub(crate) fn set_confirmed(&self) {
         self.flags.fetch_or(CONFIRMED, Ordering::AcqRel);
     }
 
     /// True when the cold copy is known to hold the same content (design S2). Volatile, false after mount.
+    #[inline]
     pub fn is_clean(&self) -> bool {
         self.flags.load(Ordering::Acquire) & CLEAN != 0
     }
     /// True when the block belongs to a file that is pinned to PM, and was not demoted for that. Volatile.
+    #[inline]
     pub fn is_kept(&self) -> bool {
         self.flags.load(Ordering::Acquire) & KEPT != 0
     }
@@ -166,6 +178,7 @@ impl Descriptor {
 
     /// False when the block table is known to give the block all lines. Volatile; says nothing of a block that is
     /// [`State::Unknown`].
+    #[inline]
     pub(crate) fn may_be_partial(&self) -> bool {
         self.flags.load(Ordering::Acquire) & PARTIAL != 0
     }

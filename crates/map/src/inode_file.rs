@@ -35,7 +35,7 @@ impl InodeFileMap {
     /// # Errors
     /// The medium's; `Corrupt`.
     pub fn location(&self, tx: Option<&Tx>, page: u64) -> Result<Option<u64>> {
-        let Some(leaf) = self.tree.leaf(tx, &self.place, page)? else {
+        let Some(leaf) = self.tree.leaf_here(tx, &self.place, page)? else {
             return Ok(None);
         };
         let word = self.tree.word(tx, entry_at(leaf, index(page, 0)))?;

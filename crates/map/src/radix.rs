@@ -141,8 +141,13 @@ impl RadixTree {
     }
 
     /// The root, checked.
-    #[inline]
     pub(crate) fn root(&self, tx: Option<&Tx>, place: &RootPlace) -> Result<Option<Root>> {
+        self.root_here(tx, place)
+    }
+
+    /// As [`Self::root`], as a part of the caller: for look-ups, which a hot read consists of.
+    #[inline(always)]
+    pub(crate) fn root_here(&self, tx: Option<&Tx>, place: &RootPlace) -> Result<Option<Root>> {
         let word = self.word(tx, place.root_word)?;
         if word == 0 {
             return Ok(None);

@@ -49,16 +49,26 @@ impl RadixTree {
             let word = self.word(tx, direct.plus(block.0 / 2 * 8))?;
             return self.decode(half(word, block.0));
         }
-        match self.leaf(tx, place, block.0)? {
+        match self.leaf_here(tx, place, block.0)? {
             None => Ok(None),
             Some(leaf) => self.decode(self.word(tx, entry_at(leaf, index(block.0, 0)))?),
         }
     }
 
     /// The leaf that holds a block's entry, if it exists.
-    #[inline]
     pub(crate) fn leaf(&self, tx: Option<&Tx>, place: &RootPlace, block: u64) -> Result<Option<PmBlock>> {
-        let Some(root) = self.root(tx, place)? else {
+        self.leaf_here(tx, place, block)
+    }
+
+    /// As [`Self::leaf`], as a part of the caller: for look-ups, which a hot read consists of.
+    #[inline(always)]
+    pub(crate) fn leaf_here(
+        &self,
+        tx: Option<&Tx>,
+        place: &RootPlace,
+        block: u64,
+    ) -> Result<Option<PmBlock>> {
+        let Some(root) = self.root_here(tx, place)? else {
             return Ok(None);
         };
         if block > MAX_FILE_BLOCK.0 || position(block, root.height - 1) != 0 {

@@ -32,6 +32,7 @@ impl BlockPool {
         let space = self.space.lock();
         let mut accounts = BlockAccounts::default();
         let waiting: BTreeSet<PmBlock> = space.quarantine.iter().map(|(_, block)| *block).collect();
+        assert!(self.first.0 <= self.count, "the first of {} blocks is block {}", self.count, self.first);
         let mut table = vec![0; ((self.count - self.first.0) * TABLE_ENTRY_SIZE) as usize];
         self.wal.pm().read(self.wal.geometry().table_entry(self.first), &mut table)?;
         let mut free = 0;

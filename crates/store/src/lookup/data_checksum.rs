@@ -82,7 +82,7 @@ pub(crate) fn read_verified(store: &Store, pm: PmBlock, content: &mut [u8]) -> F
 ///
 /// # Errors
 /// EIO.
-#[inline]
+#[inline(always)]
 pub fn read_data(store: &Store, first: PmBlock, skip: u64, into: &mut [u8]) -> FsResult<()> {
     store.persistent.pm().read(first.offset().plus(skip), into)?;
     if store.mode.has_checksums { judge_blocks(store, first, skip as usize, into) } else { Ok(()) }

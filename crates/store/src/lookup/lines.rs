@@ -21,6 +21,7 @@ pub struct Shadow {
 ///
 /// # Errors
 /// EIO, also where the block table gives the block to another.
+#[inline]
 pub fn lines_of(store: &Store, ino: Ino, block: FileBlock, mapping: Mapping) -> FsResult<LineMask> {
     if mapping.unwritten {
         return Ok(LineMask::FULL);

@@ -27,6 +27,7 @@ struct Shard {
     block_bytes: AtomicU64,
 }
 
+#[inline]
 fn add(word: &AtomicU64, bytes: u64) {
     if bytes > 0 {
         word.store(word.load(Ordering::Relaxed).wrapping_add(bytes), Ordering::Relaxed);
