@@ -1,9 +1,9 @@
 //! The bytes of a simulated PM, as a crash test handles them by the thousand: pages, and groups of pages, are shared
 //! between copies until one of them is written, and a hash of the whole content is kept up to date.
 //!
-//! Invariants: the last group is filled up with pages of zeros; the hash is the exclusive or of a hash per line, a line of zeros counts as 0; so it depends on
-//! the content alone, not on the order of stores. Used by `recorded` and `crash_image` only; the lengths are
-//! whole lines.
+//! Invariants: the last group is filled up with pages of zeros; the hash is the exclusive or of a hash per line, a line of
+//! zeros counts as 0; so it depends on the content alone, not on the order of stores. Used by `recorded` and `crash_image`
+//! only; the lengths are whole lines.
 
 use std::sync::Arc;
 use terrace_format::address::LINE_SIZE;

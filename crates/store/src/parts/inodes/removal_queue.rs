@@ -117,7 +117,7 @@ pub struct ReclaimQueue {
 }
 
 impl ReclaimQueue {
-    /// Nothing waits.
+    /// The orphan lists wait, each as a job.
     pub(crate) fn new() -> ReclaimQueue {
         let queue = ReclaimQueue::empty();
         let mut tasks = queue.tasks.lock();
