@@ -9,6 +9,8 @@ Options in general:
   allow_other               other users may use the mount (root's: always)
   nosuid, nodev, noexec     as in mount(8), as are nodiratime, dirsync, sync
   remount                   with ro or rw: change a mount that is there
+  transport=auto|uring|classic
+                            how requests come from the kernel (auto)
   log=PATH                  append the log to this file
 
 Devices that have moved or are missing:

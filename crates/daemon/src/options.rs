@@ -11,6 +11,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 use terrace_engine::{Atime, MetadataMoves, MountOptions, PolicyKind};
+use terrace_fuse::Transport;
 
 /// Mount options, sorted by their receiver.
 #[derive(Debug, Clone)]
@@ -31,6 +32,8 @@ pub struct Options {
     pub log: Option<PathBuf>,
     /// Media that the mount makes slower than they are.
     pub emulation: Emulation,
+    /// The way of requests.
+    pub transport: Transport,
 }
 
 /// Words for fstab, mount(8) and systemd, which Terrace ignores.
@@ -103,6 +106,7 @@ impl Options {
             allow_other: root,
             log: None,
             emulation: Emulation::default(),
+            transport: Transport::Auto,
         };
         for list in lists {
             for word in list.as_bytes().split(|&byte| byte == b',').filter(|word| !word.is_empty()) {
@@ -170,7 +174,7 @@ impl Options {
                 return Err(Failure::new(format!("mount option {name}: needs a value; write {name}=VALUE")));
             }
             "cache" | "kernel_cache" | "buffer" | "policy" | "data" | "threshold" | "group" | "prefetch"
-            | "prefetch_ms" | "log" | "tier" | "metadata" | "large_min" => {
+            | "prefetch_ms" | "log" | "tier" | "metadata" | "large_min" | "transport" => {
                 return Err(Failure::new(format!("mount option {name}: needs a value; write {name}=VALUE")));
             }
             number if parameters::knows(number) => {
@@ -221,6 +225,10 @@ impl Options {
                     bytes if (4096..=1 << 20).contains(&bytes) => bytes,
                     _ => return Err(wrong("must be from 4K to 1M")),
                 }
+            }
+            "transport" => {
+                self.transport =
+                    Transport::named(value).ok_or_else(|| wrong("must be auto, uring or classic"))?;
             }
             "metadata" => {
                 self.fs.metadata_moves = match value {
@@ -303,6 +311,8 @@ mod tests {
         assert_eq!(options.fs.atime, Atime::Never);
         assert_eq!((options.fs.cache_bytes, options.fs.threshold_percent), (1 << 30, Some(50)));
         assert!(options.fs.memory.is_none(), "as large as it was told");
+        let way = |text| parse(text).map(|options| options.transport);
+        assert_eq!([way("ro"), way("transport=uring")], [Ok(Transport::Auto), Ok(Transport::Uring)]);
         let last = |text| parse(text).map(|options| (options.fs.read_only, options.fs.atime, options.flags));
         assert_eq!(last("ro,noatime,nosuid,rw,suid,atime"), Ok((false, Atime::Relative, Vec::new())));
         assert_eq!(last("rw,suid,ro"), Ok((true, Atime::Relative, vec!["ro".to_string()])));
@@ -372,6 +382,8 @@ mod tests {
             ("large_min", "needs a value"),
             ("policy=best", "no such policy"),
             ("metadata=below", "must be any or pm"),
+            ("transport=pigeon", "must be auto, uring or classic"),
+            ("transport", "needs a value"),
             ("threshold=0", "from 1 to 99"),
             ("cache=lots", "not a size"),
             ("cache=lots", "or auto"),

@@ -161,6 +161,7 @@ fn describe(
         "warnings": mounted.warnings,
         "emulated": mounted.emulated,
         "connection": running.connection().number(),
+        "transport": running.transport().name(),
     })
 }
 
@@ -174,6 +175,7 @@ fn start_session(plan: &Plan, fs: &Arc<Engine>, contact: &Contact) -> Outcome<(R
     let mut session = SessionOptions::new(&plan.pool, &plan.dir);
     session.allow_other = plan.options.allow_other;
     session.flags.clone_from(&plan.options.flags);
+    session.transport = plan.options.transport;
     let running = terrace_fuse::start(adapter, &session, |notifier| {
         let _ = kernel.set(notifier);
     });

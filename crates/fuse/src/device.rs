@@ -9,28 +9,27 @@
 //! ([`crate::completions`]).
 
 use crate::completions::{Completions, Finish};
-use crate::session;
+use crate::protocol::init::Capability;
+use crate::protocol::layout::{InHeader, StatFsOut};
+use crate::protocol::request::Transfer;
+use crate::protocol::{Operation, Reply};
+use crate::session::Server;
+use crate::single_file::{FILE, SingleFile};
 use crate::validity::VALID;
-use fuser::{
-    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
-    InitFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty,
-    ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
-};
 use rustix::fs::{FallocateFlags, FlockOperation, flock};
-use std::ffi::OsStr;
+use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use terrace_media::pace::{Direction, Pace};
 use terrace_media::speed::Speed;
 use terrace_runtime::Clock;
 
 /// Name of the one file.
 pub const DEVICE_NAME: &str = "device";
-const DEVICE: INodeNo = INodeNo(2);
 const BLOCK: u32 = 4096;
 
 /// The meaning of a flush on the emulated device.
@@ -49,8 +48,7 @@ pub struct DeviceServer {
     backing: File,
     flush: Flush,
     size_bytes: u64,
-    /// `None` after the session has ended.
-    completions: Option<Completions>,
+    completions: Completions,
 }
 
 impl DeviceServer {
@@ -72,7 +70,7 @@ impl DeviceServer {
         if !file.metadata()?.is_file() || size_bytes == 0 {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a file with a size"));
         }
-        let completions = Some(Completions::start(Pace::new(speed), clock, awake)?);
+        let completions = Completions::start(Pace::new(speed), clock, awake)?;
         Ok(DeviceServer { backing: file, flush, size_bytes, completions })
     }
 
@@ -81,26 +79,8 @@ impl DeviceServer {
         self.size_bytes
     }
 
-    fn attributes(&self, node: INodeNo) -> FileAttr {
-        let directory = node == INodeNo::ROOT;
-        let size = if directory { 0 } else { self.size_bytes };
-        FileAttr {
-            ino: node,
-            size,
-            blocks: size.div_ceil(512),
-            atime: UNIX_EPOCH,
-            mtime: UNIX_EPOCH,
-            ctime: UNIX_EPOCH,
-            crtime: UNIX_EPOCH,
-            kind: if directory { FileType::Directory } else { FileType::RegularFile },
-            perm: if directory { 0o755 } else { 0o600 },
-            nlink: 1,
-            uid: rustix::process::geteuid().as_raw(),
-            gid: rustix::process::getegid().as_raw(),
-            rdev: 0,
-            blksize: BLOCK,
-            flags: 0,
-        }
+    fn file(&self) -> SingleFile {
+        SingleFile { name: DEVICE_NAME, size_bytes: self.size_bytes, mode: 0o600 }
     }
 
     /// Bytes of a request that lie inside the device.
@@ -110,7 +90,7 @@ impl DeviceServer {
 
     /// Executes a request now and answers it when its time has come.
     fn at_pace(&self, direction: Direction, bytes: usize, execute: impl FnOnce() -> Finish) {
-        let Some(completions) = &self.completions else { return execute()() };
+        let completions = &self.completions;
         let transfer = completions.pace().begin(completions.now_ns(), direction, bytes as u64);
         completions.hand_over(transfer, execute());
     }
@@ -122,95 +102,24 @@ impl DeviceServer {
         }
     }
 
-    fn punch(&self, offset: u64, length: u64, mode: i32) -> Result<(), Errno> {
+    fn punch(&self, offset: u64, length: u64, mode: u32) -> Result<(), Errno> {
         if offset.checked_add(length).is_none_or(|end| end > self.size_bytes) {
-            return Err(Errno::ENOSPC);
+            return Err(Errno::NOSPC);
         }
-        let mode = FallocateFlags::from_bits_retain(mode as u32);
+        let mode = FallocateFlags::from_bits_retain(mode);
         let known = FallocateFlags::PUNCH_HOLE | FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
         if !known.contains(mode) {
-            return Err(Errno::EOPNOTSUPP);
+            return Err(Errno::OPNOTSUPP);
         }
         rustix::fs::fallocate(&self.backing, mode, offset, length)
-            .map_err(|error| Errno::from_i32(error.raw_os_error()))
-    }
-}
-
-/// errno of an error of the backing file.
-fn errno(error: &io::Error) -> Errno {
-    Errno::from_i32(error.raw_os_error().unwrap_or(libc::EIO))
-}
-
-impl Filesystem for DeviceServer {
-    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // Fewer capabilities than a file system asks for: no mappings of direct I/O, and no cache.
-        session::negotiate_only(config, &[InitFlags::FUSE_ASYNC_DIO])
     }
 
-    fn destroy(&mut self) {
-        self.completions = None;
-    }
-
-    fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        if parent == INodeNo::ROOT && name == DEVICE_NAME {
-            reply.entry(&VALID, &self.attributes(DEVICE), Generation(1));
-        } else {
-            session::absent(reply);
-        }
-    }
-
-    fn getattr(&self, _request: &Request, node: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
-        reply.attr(&VALID, &self.attributes(node));
-    }
-
-    fn setattr(
-        &self,
-        _request: &Request,
-        node: INodeNo,
-        _mode: Option<u32>,
-        _uid: Option<u32>,
-        _gid: Option<u32>,
-        size: Option<u64>,
-        _atime: Option<TimeOrNow>,
-        _mtime: Option<TimeOrNow>,
-        _ctime: Option<SystemTime>,
-        _handle: Option<FileHandle>,
-        _crtime: Option<SystemTime>,
-        _chgtime: Option<SystemTime>,
-        _bkuptime: Option<SystemTime>,
-        _flags: Option<BsdFileFlags>,
-        reply: ReplyAttr,
-    ) {
-        // A device keeps its size; changes of other attributes are ignored.
-        if size.is_some_and(|size| node != DEVICE || size != self.size_bytes) {
-            return reply.error(Errno::EPERM);
-        }
-        reply.attr(&VALID, &self.attributes(node));
-    }
-
-    fn open(&self, _request: &Request, _node: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        let flags = FopenFlags::FOPEN_DIRECT_IO
-            | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
-            | FopenFlags::FOPEN_NOFLUSH;
-        reply.opened(FileHandle(0), flags);
-    }
-
-    fn read(
-        &self,
-        _request: &Request,
-        _node: INodeNo,
-        _handle: FileHandle,
-        offset: u64,
-        size: u32,
-        _flags: OpenFlags,
-        _owner: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
-        let count = self.inside(offset, size as usize);
+    fn read(&self, part: &Transfer, reply: Reply) {
+        let count = self.inside(part.offset, part.size as usize);
         self.at_pace(Direction::Read, count, || {
             let mut data = vec![0; count];
             // A backing file that was cut off gives an error, not zeros.
-            let read = self.backing.read_exact_at(&mut data, offset);
+            let read = self.backing.read_exact_at(&mut data, part.offset);
             Box::new(move || match read {
                 Ok(()) => reply.data(&data),
                 Err(error) => reply.error(errno(&error)),
@@ -218,26 +127,15 @@ impl Filesystem for DeviceServer {
         });
     }
 
-    fn write(
-        &self,
-        _request: &Request,
-        _node: INodeNo,
-        _handle: FileHandle,
-        offset: u64,
-        data: &[u8],
-        _write_flags: WriteFlags,
-        flags: OpenFlags,
-        _owner: Option<LockOwner>,
-        reply: ReplyWrite,
-    ) {
-        let count = self.inside(offset, data.len());
+    fn write(&self, part: &Transfer, data: &[u8], reply: Reply) {
+        let count = self.inside(part.offset, data.len());
         if count == 0 && !data.is_empty() {
-            return reply.error(Errno::ENOSPC);
+            return reply.error(Errno::NOSPC);
         }
         self.at_pace(Direction::Write, count, || {
-            let mut written = self.backing.write_all_at(&data[..count], offset);
+            let mut written = self.backing.write_all_at(&data[..count], part.offset);
             // With O_DSYNC or O_SYNC no FSYNC follows.
-            if written.is_ok() && flags.0 & libc::O_DSYNC != 0 {
+            if written.is_ok() && part.flags & libc::O_DSYNC as u32 != 0 {
                 written = self.sync_backing();
             }
             Box::new(move || match written {
@@ -247,16 +145,9 @@ impl Filesystem for DeviceServer {
         });
     }
 
-    fn fsync(
-        &self,
-        _request: &Request,
-        _node: INodeNo,
-        _handle: FileHandle,
-        _data_only: bool,
-        reply: ReplyEmpty,
-    ) {
+    fn fsync(&self, reply: Reply) {
         let answer = |synced: io::Result<()>| match synced {
-            Ok(()) => reply.ok(),
+            Ok(()) => reply.done(),
             Err(error) => reply.error(errno(&error)),
         };
         match self.flush {
@@ -264,39 +155,46 @@ impl Filesystem for DeviceServer {
             Flush::Class => self.at_pace(Direction::Write, 0, || Box::new(move || answer(Ok(())))),
         }
     }
+}
 
-    fn fallocate(
-        &self,
-        _request: &Request,
-        _node: INodeNo,
-        _handle: FileHandle,
-        offset: u64,
-        length: u64,
-        mode: i32,
-        reply: ReplyEmpty,
-    ) {
-        match self.punch(offset, length, mode) {
-            Ok(()) => reply.ok(),
-            Err(error) => reply.error(error),
+/// errno of an error of the backing file.
+fn errno(error: &io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}
+
+impl Server for DeviceServer {
+    /// Fewer than a file system asks for: no mappings of direct I/O, and no cache.
+    fn wanted(&self) -> &'static [Capability] {
+        &[Capability::AsyncDio]
+    }
+
+    fn serve(&self, asker: &InHeader, operation: Operation<'_>, reply: Reply) {
+        match operation {
+            Operation::Read(part) => self.read(&part, reply),
+            Operation::Write(part, data) => self.write(&part, data, reply),
+            Operation::Fsync { .. } => self.fsync(reply),
+            Operation::Fallocate { offset, length, mode } => match self.punch(offset, length, mode) {
+                Ok(()) => reply.done(),
+                Err(error) => reply.error(error),
+            },
+            // A device keeps its size; changes of other attributes are ignored.
+            Operation::SetAttributes(changes) => {
+                if changes.size.is_some_and(|size| asker.node != FILE || size != self.size_bytes) {
+                    return reply.error(Errno::PERM);
+                }
+                reply.attributes(&self.file().attributes(asker.node), VALID);
+            }
+            Operation::StatFs => reply.space(&StatFsOut {
+                blocks: self.size_bytes / u64::from(BLOCK),
+                files: 2,
+                block_size: BLOCK,
+                name_length: 255,
+                fragment_size: BLOCK,
+                ..StatFsOut::default()
+            }),
+            other => self.file().serve(asker, other, reply),
         }
     }
 
-    fn statfs(&self, _request: &Request, _node: INodeNo, reply: ReplyStatfs) {
-        reply.statfs(self.size_bytes / u64::from(BLOCK), 0, 0, 2, 0, BLOCK, 255, BLOCK);
-    }
-
-    fn readdir(
-        &self,
-        _request: &Request,
-        _node: INodeNo,
-        _handle: FileHandle,
-        cookie: u64,
-        mut reply: ReplyDirectory,
-    ) {
-        if cookie > 0 || !reply.add(DEVICE, 1, FileType::RegularFile, DEVICE_NAME) {
-            reply.ok();
-        } else {
-            reply.error(Errno::EINVAL);
-        }
-    }
+    fn forget(&self, _node: u64, _lookups: u64) {}
 }

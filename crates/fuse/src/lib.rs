@@ -10,21 +10,27 @@
 #![deny(unsafe_code)]
 
 mod adapter;
+mod classic;
 mod completions;
 mod connection;
 mod convert;
 pub mod device;
 mod mount;
+mod notifier;
 pub mod null;
+pub mod protocol;
 mod remount;
 pub mod session;
 mod set_id;
+mod single_file;
+mod uring;
 mod validity;
 
 pub use adapter::{Adapter, CONTROL_XATTR, EARLIER_CONTROL_XATTR, drop_pages};
 pub use connection::Connection;
 pub use device::DeviceServer;
-pub use mount::{MountError, SessionOptions, Unmount, unmount};
+pub use mount::{MountError, SessionOptions, Transport, Unmount, unmount};
+pub use notifier::Notifier;
 pub use null::NullServer;
 pub use remount::remount;
-pub use session::{Running, become_io_flusher, keep_descriptors_private, start};
+pub use session::{Running, Server, become_io_flusher, keep_descriptors_private, start};

@@ -1,7 +1,6 @@
 //! Mounts and unmounts.
 //!
-//! This module mounts by itself, without `fuser`, so that the type shows as `fuse.terrace` for root too. Root calls
-//! mount(2); an ordinary user mounts through fusermount3.
+//! The type of a mount shows as `fuse.terrace`. Root calls mount(2); an ordinary user mounts through fusermount3.
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, FdFlags};
@@ -38,6 +37,35 @@ pub struct SessionOptions {
     pub clone_fd: bool,
     /// The file system type shows as `fuse.` and this subtype.
     pub subtype: &'static str,
+    /// The way of requests.
+    pub transport: Transport,
+}
+
+/// The way of requests from the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// By io_uring where the kernel offers it, else by the FUSE device.
+    Auto,
+    /// By io_uring.
+    Uring,
+    /// By the FUSE device.
+    Classic,
+}
+
+impl Transport {
+    /// Its name in options and in the status.
+    pub fn name(self) -> &'static str {
+        match self {
+            Transport::Auto => "auto",
+            Transport::Uring => "uring",
+            Transport::Classic => "classic",
+        }
+    }
+
+    /// The transport of a name.
+    pub fn named(name: &str) -> Option<Transport> {
+        [Transport::Auto, Transport::Uring, Transport::Classic].into_iter().find(|one| one.name() == name)
+    }
 }
 
 impl SessionOptions {
@@ -50,6 +78,7 @@ impl SessionOptions {
             flags: Vec::new(),
             clone_fd: true,
             subtype: "terrace",
+            transport: Transport::Auto,
         }
     }
 }
@@ -79,6 +108,9 @@ pub enum MountError {
     /// fusermount3 refused.
     #[error("{0}")]
     Helper(String),
+    /// io_uring was asked for and cannot be had.
+    #[error("io_uring: {0}; mount with transport=auto or transport=classic")]
+    NoUring(io::Error),
     /// The kernel did not agree on a session.
     #[error("{}: FUSE handshake: {error}", .path.display())]
     Handshake {

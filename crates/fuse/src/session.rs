@@ -1,30 +1,67 @@
 //! Sessions: negotiation with the kernel, request threads, the end of serving.
 //!
-//! Shared by the adapter and by the null server of the bench, so that both are measured with the same flags,
-//! threads and options.
+//! Shared by the adapter, by the emulated device and by the null server of the bench, so that all are measured with the
+//! same threads and options.
 
+use crate::classic::{self, Device};
 use crate::connection::Connection;
-use crate::mount::{MountError, SessionOptions, Unmount, mount, unmount};
-use crate::validity::VALID;
-use fuser::{
-    Config, FileAttr, FileType, Filesystem, Generation, INodeNo, InitFlags, KernelConfig, Notifier,
-    ReplyEntry, Session, SessionACL,
-};
+use crate::mount::{MountError, SessionOptions, Transport, Unmount, mount, unmount};
+use crate::notifier::Notifier;
+use crate::protocol::init::{Answer, Capabilities, Capability, Limits, answer};
+use crate::protocol::layout::{InHeader, InitIn, opcode};
+use crate::protocol::request::header;
+use crate::protocol::{Operation, Reply};
+use crate::uring::{self, Rings};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
-use std::time::{Duration, UNIX_EPOCH};
 use terrace_runtime::thread::{Urgency, spawn};
 use terrace_transport::request_threads;
+use zerocopy::FromBytes;
 
-/// Largest write request.
-const MAX_WRITE_BYTES: u32 = 1 << 20;
-/// Requests under way at once for which no thread waits (read-ahead, write-back of mappings). When so many
-/// wait for a hanging device, the kernel sends no further background request, whatever the file.
-const MAX_BACKGROUND_REQUESTS: u16 = 4096;
+/// Largest write request, and requests under way at once for which no thread waits (read-ahead, write-back of mappings).
+/// When so many wait for a hanging device, the kernel sends no further background request, whatever the file.
+const LIMITS: Limits = Limits { max_write: 1 << 20, max_background: 4096 };
+
+/// Answers the requests of a session. It is dropped when the session is over, after the last request.
+pub trait Server: Send + Sync + 'static {
+    /// The capabilities that the server needs; those that an older kernel lacks are left out.
+    fn wanted(&self) -> &'static [Capability];
+
+    /// The session begins: requests will come by `transport`.
+    fn begins(&self, _transport: Transport) {}
+
+    /// Answers a request, in this thread or later in another.
+    fn serve(&self, asker: &InHeader, operation: Operation<'_>, reply: Reply);
+
+    /// The kernel gives up references to a node.
+    fn forget(&self, node: u64, lookups: u64);
+}
+
+/// The capabilities of a file system.
+pub(crate) const OF_A_FILE_SYSTEM: &[Capability] = &[
+    Capability::ParallelDirops,
+    // File handles (open_by_handle_at, NFS) of inodes that the kernel has forgotten: it looks up "." and "..".
+    Capability::ExportSupport,
+    // Not ASYNC_DIO: the kernel drops pages before it sends an asynchronous direct write and not again after it. A reader
+    // that fills a page in between keeps the old content (xfstests generic/451).
+    // Not ATOMIC_O_TRUNC: the daemon would truncate before the kernel knows whether the open is allowed (ETXTBSY is judged
+    // after it for O_RDONLY | O_TRUNC).
+    Capability::DoReaddirplus,
+    Capability::ReaddirplusAuto,
+    // Shared mappings of files opened for direct I/O (Linux 6.6).
+    Capability::DirectIoAllowMmap,
+    // The daemon removes set-id bits; without this flag each buffered write asks for security.capability.
+    Capability::HandleKillprivV2,
+    // All changes pass this kernel: a changed mtime must not drop cached pages.
+    Capability::ExplicitInvalData,
+    Capability::CacheSymlinks,
+];
+
 /// A mounted session whose requests are being served.
 pub struct Running {
     mountpoint: PathBuf,
@@ -32,6 +69,7 @@ pub struct Running {
     notifier: Notifier,
     thread: JoinHandle<()>,
     end: Receiver<io::Result<()>>,
+    transport: Transport,
 }
 
 /// Tells the kernel that this process writes back pages of other processes: so the kernel never makes its
@@ -49,104 +87,135 @@ pub fn keep_descriptors_private() {
     let _ = unsafe { libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC as libc::c_int) };
 }
 
-/// Negotiates the capabilities of each session; capabilities that an older kernel lacks are left out.
-pub(crate) fn negotiate(config: &mut KernelConfig) -> io::Result<()> {
-    let wanted = [
-        InitFlags::FUSE_PARALLEL_DIROPS,
-        // File handles (open_by_handle_at, NFS) of inodes that the kernel has forgotten: it looks up "." and
-        // "..".
-        InitFlags::FUSE_EXPORT_SUPPORT,
-        // Not FUSE_ASYNC_DIO: the kernel drops pages before it sends an asynchronous direct write and not
-        // again after it. A reader that fills a page in between keeps the old content (xfstests generic/451).
-        // Not FUSE_ATOMIC_O_TRUNC: the daemon would truncate before the kernel knows whether the open is
-        // allowed (ETXTBSY is judged after it for O_RDONLY | O_TRUNC).
-        InitFlags::FUSE_DO_READDIRPLUS,
-        InitFlags::FUSE_READDIRPLUS_AUTO,
-        // Shared mappings of files opened for direct I/O (Linux 6.6).
-        InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
-        // The daemon removes set-id bits; without this flag each buffered write asks for security.capability.
-        InitFlags::FUSE_HANDLE_KILLPRIV_V2,
-        // All changes pass this kernel: a changed mtime must not drop cached pages.
-        InitFlags::FUSE_EXPLICIT_INVAL_DATA,
-        InitFlags::FUSE_CACHE_SYMLINKS,
-    ];
-    negotiate_only(config, &wanted)
-}
-
-/// Asks for these capabilities, and for large requests.
-pub(crate) fn negotiate_only(config: &mut KernelConfig, wanted: &[InitFlags]) -> io::Result<()> {
-    for &flag in wanted {
-        if config.add_capabilities(flag).is_err() {
-            tracing::debug!(?flag, "not offered by the kernel");
+/// Agrees with the kernel on a version and on capabilities.
+fn handshake(device: &Device, wanted: &[Capability], by_uring: bool) -> io::Result<Capabilities> {
+    let mut wanted = wanted.to_vec();
+    wanted.extend(by_uring.then_some(Capability::OverIoUring));
+    let invalid = |text: &'static str| io::Error::new(io::ErrorKind::InvalidData, text);
+    let mut buffer = classic::buffer(LIMITS.max_write);
+    loop {
+        let message = device.receive(&mut buffer)?.ok_or(io::ErrorKind::NotConnected)?;
+        let (header, body) = header(message).map_err(|_| invalid("the first request has no header"))?;
+        let reply = Reply::new(header.unique, device.clone());
+        let asked = InitIn::read_from_prefix(body).ok().filter(|_| header.opcode == opcode::INIT);
+        let Some((asked, _)) = asked else {
+            reply.error(Errno::IO);
+            return Err(invalid("the first request does not begin a session"));
+        };
+        match answer(&asked, &wanted, LIMITS) {
+            Answer::Agreed(answer, capabilities) => {
+                tracing::debug!(minor = asked.minor, ?capabilities, "session");
+                reply.first(&answer);
+                return Ok(capabilities);
+            }
+            Answer::Again(answer) => reply.first(&answer),
+            Answer::TooOld => {
+                reply.error(Errno::PROTO);
+                let text = format!("protocol {}.{} of the kernel is too old", asked.major, asked.minor);
+                return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+            }
         }
     }
-    config.set_max_write(MAX_WRITE_BYTES).map_err(|_| io::Error::from(Errno::INVAL))?;
-    config.set_max_background(MAX_BACKGROUND_REQUESTS).map_err(|_| io::Error::from(Errno::INVAL))?;
-    Ok(())
-}
-
-/// Answers a lookup with "no such name", and lets the kernel remember it: names appear only through this
-/// kernel.
-pub(crate) fn absent(reply: ReplyEntry) {
-    let nothing = FileAttr {
-        ino: INodeNo(0),
-        size: 0,
-        blocks: 0,
-        atime: UNIX_EPOCH,
-        mtime: UNIX_EPOCH,
-        ctime: UNIX_EPOCH,
-        crtime: UNIX_EPOCH,
-        kind: FileType::RegularFile,
-        perm: 0,
-        nlink: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        blksize: 0,
-        flags: 0,
-    };
-    reply.entry_with_ttls(&Duration::ZERO, &VALID, &nothing, Generation(0));
 }
 
 /// Mounts and serves. `publish` gets the notifier before the first request is answered.
 ///
 /// # Errors
 /// [`MountError`]; no mount is left behind.
-pub fn start<F: Filesystem>(
-    filesystem: F,
+pub fn start<S: Server>(
+    server: S,
     options: &SessionOptions,
     publish: impl FnOnce(Notifier),
 ) -> Result<Running, MountError> {
-    let device = mount(options)?;
-    let handshake = |error| MountError::Handshake { path: options.mountpoint.clone(), error };
-    let mut config = Config::default();
-    config.n_threads = Some(request_threads());
-    config.clone_fd = options.clone_fd && has_room(&device, request_threads());
-    // The kernel decides who may use the mount (allow_other); fuser's own filter would refuse set-id programs
-    // of the owner.
-    let serve = || {
-        // The handshake: after it the mount answers as soon as the threads below run.
-        let session = Session::from_fd(filesystem, device, SessionACL::All, config)?;
-        let connection = Connection::of(&options.mountpoint)?;
-        let notifier = session.notifier();
-        publish(session.notifier());
-        let (tell, end) = channel();
-        let thread = spawn("terrace-session", move || {
-            // The request threads are started by this thread and inherit its urgency.
-            Urgency::Requests.take();
-            let _ = tell.send(session.run());
-        })?;
-        Ok((connection, notifier, thread, end))
+    // Before the mount, because a refusal must not leave a session behind.
+    let rings = match options.transport {
+        Transport::Classic => None,
+        Transport::Auto if !uring::is_enabled() => None,
+        Transport::Auto => Rings::prepare().map_err(|error| fall_back(&error)).ok(),
+        Transport::Uring => Some(Rings::prepare().map_err(MountError::NoUring)?),
     };
-    match serve() {
-        Ok((connection, notifier, thread, end)) => {
-            Ok(Running { mountpoint: options.mountpoint.clone(), connection, notifier, thread, end })
-        }
-        Err(error) => {
-            let _ = unmount(&options.mountpoint, Unmount::Abort);
-            Err(handshake(error))
-        }
+    let device = mount(options)?;
+    begin(server, options, rings, device, publish).map_err(|error| {
+        let _ = unmount(&options.mountpoint, Unmount::Abort);
+        MountError::Handshake { path: options.mountpoint.clone(), error }
+    })
+}
+
+/// Agrees with the kernel on a session, and has threads serve it.
+fn begin<S: Server>(
+    server: S,
+    options: &SessionOptions,
+    rings: Option<Rings<S>>,
+    device: OwnedFd,
+    publish: impl FnOnce(Notifier),
+) -> io::Result<Running> {
+    let is_cloned = options.clone_fd && has_room(&device, request_threads());
+    let device = Device::new(device);
+    // After the handshake the mount answers as soon as threads serve it.
+    let capabilities = handshake(&device, server.wanted(), rings.is_some())?;
+    let connection = Connection::of(&options.mountpoint)?;
+    let notifier = Notifier::new(device.clone());
+    publish(notifier.clone());
+    let mut devices = vec![device.clone()];
+    for _ in 1..request_threads() {
+        devices.push(if is_cloned { device.further()? } else { device.clone() });
     }
+    let server = Arc::new(server);
+    let offered = rings.filter(|_| capabilities.has(Capability::OverIoUring));
+    let threads = serve_rings(offered, options.transport == Transport::Uring, &device, &server)?;
+    let transport = if threads.is_empty() { Transport::Classic } else { Transport::Uring };
+    let (tell, end) = channel();
+    let thread = spawn("terrace-session", move || {
+        // The request threads are started by this thread and inherit its urgency.
+        Urgency::Requests.take();
+        let _ = tell.send(serve_all(server, devices, threads));
+    })?;
+    Ok(Running { mountpoint: options.mountpoint.clone(), connection, notifier, thread, end, transport })
+}
+
+/// The threads of the rings that the kernel takes; none when requests come by the device.
+fn serve_rings<S: Server>(
+    rings: Option<Rings<S>>,
+    is_must: bool,
+    device: &Device,
+    server: &Arc<S>,
+) -> io::Result<Vec<JoinHandle<io::Result<()>>>> {
+    let Some(rings) = rings else {
+        let refused = || io::Error::new(io::ErrorKind::Unsupported, "the kernel does not offer io_uring");
+        return if is_must { Err(refused()) } else { Ok(Vec::new()) };
+    };
+    // The thread of a ring serves a processor alone: no request may wait in it, even if a ring is refused later.
+    server.begins(Transport::Uring);
+    match rings.go(device, server, LIMITS.max_write as usize) {
+        Err(error) if !is_must => {
+            fall_back(&error);
+            Ok(Vec::new())
+        }
+        threads => threads,
+    }
+}
+
+/// Says why requests come by the device although io_uring was wanted.
+fn fall_back(error: &io::Error) {
+    tracing::warn!(%error, "io_uring cannot be had for requests; they come by the FUSE device");
+}
+
+/// Serves each device in a thread of its own, beside the threads of rings, until the session is over.
+fn serve_all<S: Server>(
+    server: Arc<S>,
+    devices: Vec<Device>,
+    mut threads: Vec<JoinHandle<io::Result<()>>>,
+) -> io::Result<()> {
+    for (number, device) in devices.into_iter().enumerate() {
+        let server = Arc::clone(&server);
+        let serve = move || classic::serve(&device, &*server, LIMITS.max_write);
+        threads.push(spawn(&format!("terrace-fuse-{number}"), serve)?);
+    }
+    // All threads have ended when the first error is told.
+    let ended = threads
+        .into_iter()
+        .map(|thread| thread.join().unwrap_or_else(|_| Err(io::Error::other("a request thread panicked"))));
+    ended.collect::<Vec<_>>().into_iter().collect()
 }
 
 /// Descriptors that a session needs beside the device.
@@ -166,6 +235,10 @@ impl Running {
     /// The kernel's side.
     pub fn connection(&self) -> Connection {
         self.connection
+    }
+    /// The way of its requests: classic, or by io_uring.
+    pub fn transport(&self) -> Transport {
+        self.transport
     }
     /// The mount point.
     pub fn mountpoint(&self) -> &Path {

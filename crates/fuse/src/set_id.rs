@@ -10,12 +10,11 @@
 //! step, which may be old. [`Changes`] makes such a start begin again (ESTALE: the kernel asks for the mode
 //! and opens the file once more) or fail (ETXTBSY, as with a writer that came first).
 //!
-//! With a write the kernel says whether the caller has CAP_FSETID. A setattr has a flag for it that `fuser`
-//! 0.18 does not pass on, and fallocate has no such flag: for these two /proc tells, while the caller waits
-//! for its answer. In doubt a caller has no privilege.
+//! With a write the kernel says whether the caller has CAP_FSETID. Of a setattr it says it only for open files, and of a
+//! fallocate never: for these two /proc tells, while the caller waits for its answer. In doubt a caller has no privilege.
 
+use crate::protocol::layout::InHeader;
 use crate::validity::VALID;
-use fuser::{OpenFlags, Request};
 use std::collections::HashMap;
 use std::fs;
 use std::sync::Arc;
@@ -30,7 +29,7 @@ const CAP_FSETID: u32 = 4;
 /// interface.
 const INITIAL_USER_NAMESPACE: &str = "user:[4026531837]";
 /// The kernel opens a file with this flag to run it, and keeps it in the flags of the open file.
-const TO_RUN: i32 = 0x20;
+const TO_RUN: u32 = 0x20;
 
 /// Whether an inode is a file with set-id bits.
 pub(crate) fn has_set_id(attributes: &Attributes) -> bool {
@@ -44,8 +43,8 @@ pub(crate) fn valid(attributes: &Attributes) -> Duration {
 }
 
 /// Whether a file was opened to run it.
-pub(crate) fn is_to_run(flags: OpenFlags) -> bool {
-    flags.0 & TO_RUN != 0
+pub(crate) fn is_to_run(flags: u32) -> bool {
+    flags & TO_RUN != 0
 }
 
 /// A set-id program whose content a caller without CAP_FSETID has changed.
@@ -147,17 +146,17 @@ pub(crate) struct Rights {
 
 impl Rights {
     /// The rights of a caller that waits for the answer to its request.
-    pub fn of(request: &Request) -> Rights {
-        let fallback = Rights { keeps_set_id: false, groups: vec![request.gid()] };
+    pub fn of(asker: &InHeader) -> Rights {
+        let fallback = Rights { keeps_set_id: false, groups: vec![asker.gid] };
         // PID 0 means a caller in another PID namespace; and /proc must belong to the daemon's own namespace.
         let is_ours = fs::read_link("/proc/self").is_ok_and(|own| own.as_os_str() == &*own_id());
-        if request.pid() == 0 || !is_ours {
+        if asker.pid == 0 || !is_ours {
             return fallback;
         }
         let read = || {
-            let status = fs::read_to_string(format!("/proc/{}/status", request.pid())).ok()?;
-            let namespace = fs::read_link(format!("/proc/{}/ns/user", request.pid())).ok()?;
-            Rights::told(&status, namespace.to_str()?, request.uid(), request.gid())
+            let status = fs::read_to_string(format!("/proc/{}/status", asker.pid)).ok()?;
+            let namespace = fs::read_link(format!("/proc/{}/ns/user", asker.pid)).ok()?;
+            Rights::told(&status, namespace.to_str()?, asker.uid, asker.gid)
         };
         read().unwrap_or(fallback)
     }

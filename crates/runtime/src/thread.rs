@@ -23,7 +23,10 @@ pub use crate::thread_index::*;
 ///
 /// # Errors
 /// The operating system's, when no thread can be made.
-pub fn spawn<F: FnOnce() + Send + 'static>(name: &str, body: F) -> io::Result<JoinHandle<()>> {
+pub fn spawn<T: Send + 'static>(
+    name: &str,
+    body: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
     Builder::new().name(name.to_string()).spawn(body)
 }
 

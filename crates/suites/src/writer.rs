@@ -127,9 +127,10 @@ fn choose(model: &Model, numbers: &mut Numbers) -> Operation {
     }
 }
 
-/// True when an error says that the daemon is gone.
+/// True when an error says that the daemon is gone. A request that is on its way to a ring when the daemon is killed ends
+/// with ECANCELED (Linux 6.18).
 fn daemon_gone(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED))
+    matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED))
 }
 
 /// Writes until the daemon is gone.

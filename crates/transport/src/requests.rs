@@ -58,6 +58,14 @@ impl Requests {
         Requests { served, waiting }
     }
 
+    /// No request waits in its request thread from now on: for a front end whose threads have each a processor of their
+    /// own.
+    pub fn never_wait_here(&self) {
+        if let Some(waiting) = &self.waiting {
+            waiting.here.close();
+        }
+    }
+
     /// The mounted pool.
     #[inline]
     pub fn served(&self) -> &Served {

@@ -102,6 +102,11 @@ impl Here {
         Here { free: AtomicUsize::new(most), most }
     }
 
+    /// No request thread may wait any more.
+    pub(crate) fn close(&self) {
+        self.free.store(0, Ordering::Release);
+    }
+
     /// Counts the caller as waiting; `None` when no more request threads may wait.
     pub(crate) fn enter(&self) -> Option<WaitsHere<'_>> {
         let one_less = |free: usize| free.checked_sub(1);

@@ -146,7 +146,8 @@ fn show(found: &Value, verbose: bool) {
         Some(dir) => {
             let how = if found["read_only"] == true { " read-only" } else { "" };
             let place = if found["mounted_here"] == false { " in another mount namespace" } else { "" };
-            format!("mounted{how} at {dir}{place} (daemon {})", text(&found["pid"]))
+            let way = if found["transport"] == "uring" { ", requests by io_uring" } else { "" };
+            format!("mounted{how} at {dir}{place} (daemon {}{way})", text(&found["pid"]))
         }
         None if found["clean"] == true => "not mounted, clean".to_string(),
         None => "not mounted, not clean: the next mount recovers it".to_string(),

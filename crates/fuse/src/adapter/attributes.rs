@@ -2,45 +2,47 @@
 
 use super::replies::{answer, attr, done, value};
 use super::state::{Adapter, CONTROL_XATTR, asked};
-use crate::convert::{ino, set_time, xattr_mode};
-use fuser::{Errno, INodeNo, ReplyAttr, ReplyEmpty, ReplyStatfs, ReplyXattr, Request, TimeOrNow};
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
+use crate::convert::{set_time, xattr_mode};
+use crate::protocol::Reply;
+use crate::protocol::layout::{InHeader, StatFsOut};
+use crate::protocol::request::Changes;
+use rustix::io::Errno;
 use terrace_engine::{Progress, SetAttributes, Space};
+use terrace_format::Ino;
 use terrace_transport::Served;
 
-pub(super) fn getattr(adapter: &Adapter, request: &Request, node: INodeNo, reply: ReplyAttr) {
-    let call = move |served: &Served, _: &[u8], wait| served.fs().try_getattr(ino(node), wait);
-    adapter.requests.attempt(asked(request, "getattr"), &[], call, |result| attr(reply, result));
+/// Bytes of a block, and of the longest name.
+const BLOCK_BYTES: u32 = 4096;
+const NAME_BYTES: u32 = 255;
+
+pub(super) fn getattr(adapter: &Adapter, asker: &InHeader, reply: Reply) {
+    let ino = Ino(asker.node);
+    let call = move |served: &Served, _: &[u8], wait| served.fs().try_getattr(ino, wait);
+    adapter.requests.attempt(asked(asker, "getattr"), &[], call, |result| attr(reply, result));
 }
 
-/// `asked_for` holds mode, owner, group and size as the request has them.
-pub(super) fn setattr(
-    adapter: &Adapter,
-    request: &Request,
-    node: INodeNo,
-    asked_for: SetAttributes,
-    (atime, mtime): (Option<TimeOrNow>, Option<TimeOrNow>),
-    reply: ReplyAttr,
-) {
-    let (Some(atime), Some(mtime)) = (set_time(atime), set_time(mtime)) else {
-        return reply.error(Errno::EINVAL);
+pub(super) fn setattr(adapter: &Adapter, asker: &InHeader, changes: &Changes, reply: Reply) {
+    let ino = Ino(asker.node);
+    let (Some(atime), Some(mtime)) = (set_time(changes.atime), set_time(changes.mtime)) else {
+        return reply.error(Errno::INVAL);
     };
-    let cuts = asked_for.size.is_some();
-    let has_set_id = cuts && adapter.may_have_set_id(node);
-    let loss = has_set_id.then(|| adapter.takes_set_id(request, node)).flatten();
+    let cuts = changes.size.is_some();
+    let has_set_id = cuts && adapter.may_have_set_id(ino);
+    let loss = has_set_id.then(|| adapter.takes_set_id(asker, ino)).flatten();
     let change = SetAttributes {
-        mode: asked_for.mode.map(|mode| mode & 0o7777),
+        mode: changes.mode.map(|mode| mode & 0o7777),
+        uid: changes.uid,
+        gid: changes.gid,
+        size: changes.size,
         atime,
         mtime,
         // Without set-id bits the flag removes file capabilities, which a truncation by any user removes.
         kill_set_id: cuts && (loss.is_some() || !has_set_id),
-        ..asked_for
     };
     let call = move |served: &Served, progress: &mut Progress, wait| {
-        served.fs().setattr_turn(ino(node), &change, progress, wait)
+        served.fs().setattr_turn(ino, &change, progress, wait)
     };
-    adapter.requests.in_turns(asked(request, "setattr"), call, |result| {
+    adapter.requests.in_turns(asked(asker, "setattr"), call, |result| {
         answer(reply, result, |reply, found| {
             drop(loss);
             attr(reply, Ok(found));
@@ -48,56 +50,56 @@ pub(super) fn setattr(
     });
 }
 
-pub(super) fn statfs(adapter: &Adapter, request: &Request, reply: ReplyStatfs) {
+pub(super) fn statfs(adapter: &Adapter, asker: &InHeader, reply: Reply) {
     let call = |served: &Served, _: &[u8], wait| served.fs().statfs(wait);
-    adapter.requests.attempt(asked(request, "statfs"), &[], call, |result| {
+    adapter.requests.attempt(asked(asker, "statfs"), &[], call, |result| {
         answer(reply, result, |reply, space: Space| {
-            let (blocks, free, available) = (space.blocks, space.free, space.available);
-            reply.statfs(blocks, free, available, space.files, space.files_free, 4096, 255, 4096);
+            reply.space(&StatFsOut {
+                blocks: space.blocks,
+                free: space.free,
+                available: space.available,
+                files: space.files,
+                files_free: space.files_free,
+                block_size: BLOCK_BYTES,
+                name_length: NAME_BYTES,
+                fragment_size: BLOCK_BYTES,
+                ..StatFsOut::default()
+            });
         });
     });
 }
 
 pub(super) fn setxattr(
     adapter: &Adapter,
-    request: &Request,
-    node: INodeNo,
-    (name, value): (&OsStr, &[u8]),
-    flags: i32,
-    reply: ReplyEmpty,
+    asker: &InHeader,
+    (name, value): (&[u8], &[u8]),
+    flags: u32,
+    reply: Reply,
 ) {
     let Some(mode) = xattr_mode(flags) else {
-        return reply.error(Errno::EINVAL);
+        return reply.error(Errno::INVAL);
     };
-    let name = name.as_bytes().to_vec();
-    let call =
-        move |served: &Served, value: &[u8], wait| served.fs().setxattr(ino(node), &name, value, mode, wait);
-    adapter.requests.attempt(asked(request, "setxattr"), value, call, |result| done(reply, result));
+    let (ino, name) = (Ino(asker.node), name.to_vec());
+    let call = move |served: &Served, value: &[u8], wait| served.fs().setxattr(ino, &name, value, mode, wait);
+    adapter.requests.attempt(asked(asker, "setxattr"), value, call, |result| done(reply, result));
 }
 
-pub(super) fn getxattr(
-    adapter: &Adapter,
-    request: &Request,
-    node: INodeNo,
-    name: &OsStr,
-    size: u32,
-    reply: ReplyXattr,
-) {
-    if name.as_bytes() == CONTROL_XATTR.as_bytes() {
+pub(super) fn getxattr(adapter: &Adapter, asker: &InHeader, name: &[u8], size: u32, reply: Reply) {
+    if name == CONTROL_XATTR.as_bytes() {
         return value(reply, size, Ok(&adapter.control));
     }
-    let call = move |served: &Served, name: &[u8], wait| served.fs().try_getxattr(ino(node), name, wait);
-    adapter.requests.attempt(asked(request, "getxattr"), name.as_bytes(), call, move |result| {
+    let ino = Ino(asker.node);
+    let call = move |served: &Served, name: &[u8], wait| served.fs().try_getxattr(ino, name, wait);
+    adapter.requests.attempt(asked(asker, "getxattr"), name, call, move |result| {
         value(reply, size, result.as_deref().map_err(|error| *error));
     });
 }
 
-pub(super) fn listxattr(adapter: &Adapter, request: &Request, node: INodeNo, size: u32, reply: ReplyXattr) {
-    let call = move |served: &Served, progress: &mut Progress, wait| {
-        served.fs().listxattr_turn(ino(node), progress, wait)
-    };
-    let uid = request.uid();
-    adapter.requests.in_turns(asked(request, "listxattr"), call, move |result: Result<Vec<u8>, _>| {
+pub(super) fn listxattr(adapter: &Adapter, asker: &InHeader, size: u32, reply: Reply) {
+    let (ino, uid) = (Ino(asker.node), asker.uid);
+    let call =
+        move |served: &Served, progress: &mut Progress, wait| served.fs().listxattr_turn(ino, progress, wait);
+    adapter.requests.in_turns(asked(asker, "listxattr"), call, move |result: Result<Vec<u8>, _>| {
         let listed = result.map(|names| names_for(uid, names));
         value(reply, size, listed.as_deref().map_err(|error| *error));
     });
@@ -114,16 +116,10 @@ fn names_for(uid: u32, names: Vec<u8>) -> Vec<u8> {
     seen.flatten().copied().collect()
 }
 
-pub(super) fn removexattr(
-    adapter: &Adapter,
-    request: &Request,
-    node: INodeNo,
-    name: &OsStr,
-    reply: ReplyEmpty,
-) {
-    let call = move |served: &Served, name: &[u8], wait| served.fs().removexattr(ino(node), name, wait);
-    let end = |result| done(reply, result);
-    adapter.requests.attempt(asked(request, "removexattr"), name.as_bytes(), call, end);
+pub(super) fn removexattr(adapter: &Adapter, asker: &InHeader, name: &[u8], reply: Reply) {
+    let ino = Ino(asker.node);
+    let call = move |served: &Served, name: &[u8], wait| served.fs().removexattr(ino, name, wait);
+    adapter.requests.attempt(asked(asker, "removexattr"), name, call, |result| done(reply, result));
 }
 
 #[cfg(test)]

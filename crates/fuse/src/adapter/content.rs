@@ -2,11 +2,12 @@
 
 use super::replies::{answer, done};
 use super::state::{Adapter, asked};
-use crate::convert::{allocate, ino};
+use crate::convert::allocate;
+use crate::protocol::Reply;
+use crate::protocol::layout::InHeader;
+use crate::protocol::request::Transfer;
 use crate::set_id::is_to_run;
-use fuser::{
-    Errno, FileHandle, INodeNo, OpenFlags, ReplyData, ReplyEmpty, ReplyLseek, ReplyWrite, Request, WriteFlags,
-};
+use rustix::io::Errno;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use terrace_engine::{FsError, FsResult, Progress, Seek, Wait};
@@ -14,20 +15,17 @@ use terrace_format::Ino;
 use terrace_transport::Served;
 use terrace_transport::requests::Part;
 
-pub(super) fn read(
-    adapter: &Adapter,
-    request: &Request,
-    (node, handle): (INodeNo, FileHandle),
-    (offset, size): (u64, u32),
-    flags: OpenFlags,
-    reply: ReplyData,
-) {
-    if is_to_run(flags) && adapter.changes.overtook(node.0, handle.0) {
-        return reply.error(Errno::ETXTBSY);
+/// Flags of a write request: its data are pages of the kernel's cache; the writer has no CAP_FSETID.
+const WRITE_CACHE: u32 = 1 << 0;
+const WRITE_KILL_SET_ID: u32 = 1 << 2;
+
+pub(super) fn read(adapter: &Adapter, asker: &InHeader, part: &Transfer, reply: Reply) {
+    if is_to_run(part.flags) && adapter.changes.overtook(asker.node, part.handle) {
+        return reply.error(Errno::TXTBSY);
     }
-    let touch = flags.0 & libc::O_NOATIME == 0;
-    let part = Part { ino: ino(node), offset, size: size as usize, touch };
-    adapter.requests.read(request.uid(), part, |result| {
+    let touch = part.flags & libc::O_NOATIME as u32 == 0;
+    let part = Part { ino: Ino(asker.node), offset: part.offset, size: part.size as usize, touch };
+    adapter.requests.read(asker.uid, part, |result| {
         answer(reply, result, |reply, bytes| reply.data(bytes));
     });
 }
@@ -70,31 +68,25 @@ impl Writing {
     }
 }
 
-pub(super) fn write(
-    adapter: &Adapter,
-    request: &Request,
-    (node, offset): (INodeNo, u64),
-    data: &[u8],
-    (write_flags, flags): (WriteFlags, OpenFlags),
-    reply: ReplyWrite,
-) {
-    let kills = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-    let loses = kills && adapter.may_have_set_id(node);
-    let changing = loses.then(|| adapter.begin_change(node));
+pub(super) fn write(adapter: &Adapter, asker: &InHeader, part: &Transfer, data: &[u8], reply: Reply) {
+    let ino = Ino(asker.node);
+    let kills = part.request_flags & WRITE_KILL_SET_ID != 0;
+    let loses = kills && adapter.may_have_set_id(ino);
+    let changing = loses.then(|| adapter.begin_change(ino));
     // Pages of a mapping: the kernel marks all of them clean after a short write too, so only an error
     // keeps them dirty.
-    let is_write_back = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+    let is_write_back = part.request_flags & WRITE_CACHE != 0;
     let flags = terrace_engine::WriteFlags {
-        sync: flags.0 & libc::O_DSYNC != 0, // O_SYNC contains it
+        sync: part.flags & libc::O_DSYNC as u32 != 0, // O_SYNC contains it
         kill_set_id: kills,
         pages: is_write_back,
     };
     let written = Arc::new(AtomicUsize::new(0));
     let before = Arc::clone(&written);
-    let writing = Writing { ino: ino(node), offset, flags, written };
+    let writing = Writing { ino, offset: part.offset, flags, written };
     let call = move |served: &Served, data: &[u8], wait| writing.go_on(served, data, wait);
     let least = || (!is_write_back).then(|| before.load(Ordering::Relaxed));
-    adapter.requests.write((request.uid(), ino(node)), data, call, least, |result| {
+    adapter.requests.write((asker.uid, ino), data, call, least, |result| {
         answer(reply, result, |reply, count| {
             drop(changing);
             reply.written(count as u32);
@@ -102,67 +94,58 @@ pub(super) fn write(
     });
 }
 
-pub(super) fn fsync(
-    adapter: &Adapter,
-    request: &Request,
-    (node, handle): (INodeNo, FileHandle),
-    data_only: bool,
-    reply: ReplyEmpty,
-) {
-    let call = move |served: &Served, wait| served.fs().fsync_handle(ino(node), handle.0, data_only, wait);
-    adapter.requests.sync(asked(request, "fsync"), call, |result| done(reply, result));
+pub(super) fn fsync(adapter: &Adapter, asker: &InHeader, handle: u64, data_only: bool, reply: Reply) {
+    let ino = Ino(asker.node);
+    let call = move |served: &Served, wait| served.fs().fsync_handle(ino, handle, data_only, wait);
+    adapter.requests.sync(asked(asker, "fsync"), call, |result| done(reply, result));
 }
 
-pub(super) fn fsyncdir(adapter: &Adapter, node: INodeNo, reply: ReplyEmpty) {
-    done(reply, adapter.requests.direct("fsyncdir", |served| served.fs().fsyncdir(ino(node))));
+pub(super) fn fsyncdir(adapter: &Adapter, ino: Ino, reply: Reply) {
+    done(reply, adapter.requests.direct("fsyncdir", |served| served.fs().fsyncdir(ino)));
 }
 
 pub(super) fn fallocate(
     adapter: &Adapter,
-    request: &Request,
-    node: INodeNo,
+    asker: &InHeader,
     (offset, length): (u64, u64),
-    mode: i32,
-    reply: ReplyEmpty,
+    mode: u32,
+    reply: Reply,
 ) {
     let Some(how) = allocate(mode) else {
-        return reply.error(Errno::EOPNOTSUPP);
+        return reply.error(Errno::OPNOTSUPP);
     };
-    let (mut in_group, changing) = adapter.takes_set_id(request, node).unzip();
+    let ino = Ino(asker.node);
+    let (mut in_group, changing) = adapter.takes_set_id(asker, ino).unzip();
     let call = move |served: &Served, progress: &mut Progress, wait| {
         if let Some(group) = in_group {
-            served.fs().lose_set_id(ino(node), group, wait)?;
+            served.fs().lose_set_id(ino, group, wait)?;
             in_group = None;
         }
-        served.fs().fallocate_turn(ino(node), (offset, length), how, progress, wait)
+        served.fs().fallocate_turn(ino, (offset, length), how, progress, wait)
     };
-    adapter.requests.in_turns(asked(request, "fallocate"), call, |result| {
-        answer(reply, result, |reply: ReplyEmpty, ()| {
+    adapter.requests.in_turns(asked(asker, "fallocate"), call, |result| {
+        answer(reply, result, |reply, ()| {
             drop(changing);
-            reply.ok();
+            reply.done();
         });
     });
 }
 
-pub(super) fn lseek(
-    adapter: &Adapter,
-    request: &Request,
-    node: INodeNo,
-    (offset, whence): (i64, i32),
-    reply: ReplyLseek,
-) {
-    let what = match whence {
+pub(super) fn seek(adapter: &Adapter, asker: &InHeader, (offset, whence): (u64, u32), reply: Reply) {
+    let what = match whence as i32 {
         libc::SEEK_DATA => Seek::Data,
         libc::SEEK_HOLE => Seek::Hole,
-        _ => return reply.error(Errno::EINVAL),
+        _ => return reply.error(Errno::INVAL),
     };
-    let Ok(offset) = u64::try_from(offset) else {
-        return reply.error(Errno::ENXIO);
-    };
+    // The protocol's number has a sign.
+    if i64::try_from(offset).is_err() {
+        return reply.error(Errno::NXIO);
+    }
+    let ino = Ino(asker.node);
     let call = move |served: &Served, progress: &mut Progress, wait| {
-        served.fs().seek_turn(ino(node), offset, what, progress, wait)
+        served.fs().seek_turn(ino, offset, what, progress, wait)
     };
-    adapter.requests.in_turns(asked(request, "lseek"), call, |result| {
-        answer(reply, result, |reply, found| reply.offset(found as i64));
+    adapter.requests.in_turns(asked(asker, "lseek"), call, |result| {
+        answer(reply, result, |reply, found| reply.place(found));
     });
 }

@@ -1,15 +1,13 @@
 //! Requests on open files: open, create, close.
 
-use super::replies::{answer, done, generation};
+use super::replies::{answer, done};
 use super::state::{Adapter, asked, caller};
-use crate::convert::{attributes, ino, open_flags};
-use crate::set_id::{is_to_run, valid};
-use fuser::{
-    Errno, FileHandle, INodeNo, OpenAccMode, OpenFlags, ReplyCreate, ReplyEmpty, ReplyOpen, Request,
-};
+use crate::convert::{entry_of, open_flags};
+use crate::protocol::Reply;
+use crate::protocol::layout::InHeader;
+use crate::set_id::is_to_run;
+use rustix::io::Errno;
 use std::cell::OnceCell;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use terrace_engine::{Attributes, Caller, FsError, FsResult, Wait};
 use terrace_format::Ino;
 use terrace_transport::{OpenMode, Served};
@@ -19,14 +17,14 @@ use terrace_transport::{OpenMode, Served};
 struct Creation {
     parent: Ino,
     mode: u32,
-    flags: i32,
+    flags: u32,
     caller: Caller,
     /// The file, with a lookup reference, and whether it is to be truncated.
     entry: OnceCell<(Attributes, bool)>,
 }
 
 impl Creation {
-    fn new(parent: Ino, mode: u32, flags: i32, caller: Caller) -> Creation {
+    fn new(parent: Ino, mode: u32, flags: u32, caller: Caller) -> Creation {
         Creation { parent, mode, flags, caller, entry: OnceCell::new() }
     }
 
@@ -36,8 +34,8 @@ impl Creation {
             return Ok(*entry);
         }
         let entry = match served.fs().mknod(self.parent, name, self.mode, 0, self.caller, wait) {
-            Err(FsError::Exists) if self.flags & libc::O_EXCL == 0 => {
-                (served.fs().try_lookup(self.parent, name, wait)?, self.flags & libc::O_TRUNC != 0)
+            Err(FsError::Exists) if self.flags & libc::O_EXCL as u32 == 0 => {
+                (served.fs().try_lookup(self.parent, name, wait)?, self.flags & libc::O_TRUNC as u32 != 0)
             }
             made => (made?, false),
         };
@@ -48,7 +46,7 @@ impl Creation {
     /// the error is only that the open would have to wait.
     fn open(&self, served: &Served, name: &[u8], wait: Wait) -> FsResult<(Attributes, OpenMode)> {
         let (found, truncate) = self.entry(served, name, wait)?;
-        match served.open(found.ino, truncate, wants_write(OpenFlags(self.flags)), wait) {
+        match served.open(found.ino, truncate, wants_write(self.flags), wait) {
             Ok(open_mode) => Ok((found, open_mode)),
             Err(FsError::WouldBlock) if wait != Wait::Allowed => Err(FsError::WouldBlock),
             Err(error) => {
@@ -59,45 +57,44 @@ impl Creation {
     }
 }
 
-fn wants_write(flags: OpenFlags) -> bool {
-    flags.acc_mode() != OpenAccMode::O_RDONLY
+fn wants_write(flags: u32) -> bool {
+    flags & libc::O_ACCMODE as u32 != libc::O_RDONLY as u32
 }
 
-/// O_TRUNC does not come here: the kernel sends a setattr after the open (see `negotiate`).
-pub(super) fn open(adapter: &Adapter, request: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+/// O_TRUNC does not come here: the kernel sends a setattr after the open (see `OF_A_FILE_SYSTEM`).
+pub(super) fn open(adapter: &Adapter, asker: &InHeader, flags: u32, reply: Reply) {
     let handle = adapter.requests.fs().new_handle();
-    if is_to_run(flags) && adapter.changes.restarts(node.0, request.pid()) {
-        return reply.error(Errno::ESTALE);
+    if is_to_run(flags) && adapter.changes.restarts(asker.node, asker.pid) {
+        return reply.error(Errno::STALE);
     }
-    let call = move |served: &Served, _: &[u8], wait| served.open(ino(node), false, wants_write(flags), wait);
-    adapter.requests.attempt(asked(request, "open"), &[], call, move |result| {
-        answer(reply, result, |reply, mode| reply.opened(FileHandle(handle), open_flags(mode)));
+    let ino = Ino(asker.node);
+    let call = move |served: &Served, _: &[u8], wait| served.open(ino, false, wants_write(flags), wait);
+    adapter.requests.attempt(asked(asker, "open"), &[], call, move |result| {
+        answer(reply, result, |reply, mode| reply.opened(handle, open_flags(mode)));
     });
 }
 
 pub(super) fn create(
     adapter: &Adapter,
-    request: &Request,
-    (parent, name): (INodeNo, &OsStr),
-    (mode, flags): (u32, i32),
-    reply: ReplyCreate,
+    asker: &InHeader,
+    name: &[u8],
+    (mode, flags): (u32, u32),
+    reply: Reply,
 ) {
     let mode = libc::S_IFREG | (mode & 0o7777);
-    let creation = Creation::new(ino(parent), mode, flags, caller(request));
+    let creation = Creation::new(Ino(asker.node), mode, flags, caller(asker));
     let call = move |served: &Served, name: &[u8], wait| creation.open(served, name, wait);
     let handle = adapter.requests.fs().new_handle();
-    adapter.requests.attempt(asked(request, "create"), name.as_bytes(), call, move |result| {
+    adapter.requests.attempt(asked(asker, "create"), name, call, move |result| {
         answer(reply, result, |reply, (found, open_mode): (Attributes, OpenMode)| {
-            let flags = open_flags(open_mode);
-            let valid = valid(&found);
-            reply.created(&valid, &attributes(&found), generation(&found), FileHandle(handle), flags);
+            reply.created(&entry_of(&found), handle, open_flags(open_mode));
         });
     });
 }
 
-pub(super) fn release(adapter: &Adapter, node: INodeNo, reply: ReplyEmpty) {
+pub(super) fn release(adapter: &Adapter, ino: Ino, reply: Reply) {
     let result = adapter.requests.direct("release", |served| {
-        served.release(ino(node));
+        served.release(ino);
         Ok(())
     });
     done(reply, result);
@@ -146,7 +143,7 @@ mod tests {
         let served = pool();
         let fs = served.fs();
         let caller = Caller { uid: 0, gid: 0 };
-        let flags = libc::O_CREAT | libc::O_EXCL | libc::O_RDWR;
+        let flags = (libc::O_CREAT | libc::O_EXCL | libc::O_RDWR) as u32;
         let creation = Creation::new(ROOT_INO, libc::S_IFREG | 0o600, flags, caller);
         // The first attempt ends here, as if the open had to wait.
         let (made, _) = creation.entry(&served, b"file", Wait::Never).unwrap();

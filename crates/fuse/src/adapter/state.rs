@@ -1,7 +1,8 @@
 //! The adapter: the requests of one mount, and the parts that only FUSE has.
 
+use crate::notifier::Notifier;
+use crate::protocol::layout::InHeader;
 use crate::set_id::{Changes, Changing, Rights, has_set_id};
-use fuser::{INodeNo, Notifier, Request};
 use std::sync::{Arc, OnceLock};
 use terrace_engine::{Attributes, Caller, Wait};
 use terrace_format::Ino;
@@ -34,18 +35,18 @@ pub fn drop_pages(kernel: &Arc<OnceLock<Notifier>>) -> impl Fn(Ino) -> bool + Se
     move |number| {
         let notifier = notifier.upgrade();
         let kernel = notifier.as_ref().and_then(|notifier| notifier.get());
-        kernel.is_some_and(|kernel| kernel.inval_inode(INodeNo(number.0), 0, 0).is_ok())
+        kernel.is_some_and(|kernel| kernel.invalidate_inode(number.0, 0, 0).is_ok())
     }
 }
 
 /// A request of a user, for the pools of waiting requests.
-pub(super) fn asked(request: &Request, operation: &'static str) -> Asked {
-    Asked { user: request.uid(), operation }
+pub(super) fn asked(asker: &InHeader, operation: &'static str) -> Asked {
+    Asked { user: asker.uid, operation }
 }
 
 /// The owner of an inode that the request makes.
-pub(super) fn caller(request: &Request) -> Caller {
-    Caller { uid: request.uid(), gid: request.gid() }
+pub(super) fn caller(asker: &InHeader) -> Caller {
+    Caller { uid: asker.uid, gid: asker.gid }
 }
 
 impl Adapter {
@@ -57,31 +58,30 @@ impl Adapter {
 
     /// Attributes of a file that may have set-id bits to lose; `None` when it has no such bits. The kernel
     /// allows no change of the mode during a change of the content.
-    fn set_id_file(&self, node: INodeNo) -> Option<Result<Attributes, rustix::io::Errno>> {
-        let found =
-            self.requests.direct("getattr", |served| served.fs().try_getattr(Ino(node.0), Wait::Never));
+    fn set_id_file(&self, ino: Ino) -> Option<Result<Attributes, rustix::io::Errno>> {
+        let found = self.requests.direct("getattr", |served| served.fs().try_getattr(ino, Wait::Never));
         // If the attributes cannot be read without waiting, the file may have set-id bits.
         if found.as_ref().is_ok_and(|found| !has_set_id(found)) { None } else { Some(found) }
     }
 
     /// Whether a file may have set-id bits to lose.
-    pub(super) fn may_have_set_id(&self, node: INodeNo) -> bool {
-        self.set_id_file(node).is_some()
+    pub(super) fn may_have_set_id(&self, ino: Ino) -> bool {
+        self.set_id_file(ino).is_some()
     }
 
     /// Begins a change of the content of a file that may have set-id bits.
-    pub(super) fn begin_change(&self, node: INodeNo) -> Changing {
-        self.changes.begin(self.requests.fs(), node.0)
+    pub(super) fn begin_change(&self, ino: Ino) -> Changing {
+        self.changes.begin(self.requests.fs(), ino.0)
     }
 
     /// For a caller that changes content: `None` when no set-id bits are lost, else whether the caller is in
     /// the file's group.
-    pub(super) fn takes_set_id(&self, request: &Request, node: INodeNo) -> Option<(bool, Changing)> {
-        let found = self.set_id_file(node)?;
-        let rights = Rights::of(request);
+    pub(super) fn takes_set_id(&self, asker: &InHeader, ino: Ino) -> Option<(bool, Changing)> {
+        let found = self.set_id_file(ino)?;
+        let rights = Rights::of(asker);
         if rights.keeps_set_id {
             return None;
         }
-        Some((found.is_ok_and(|found| rights.is_in(found.gid)), self.begin_change(node)))
+        Some((found.is_ok_and(|found| rights.is_in(found.gid)), self.begin_change(ino)))
     }
 }
