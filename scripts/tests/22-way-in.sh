@@ -1,12 +1,19 @@
 #!/usr/bin/env bash
-# Requests by io_uring: suites run once more with the kernel's parameter on, and mounts that ask for a transport get it or
-# are told why not.
+# The way of requests: mounts that ask for a transport get it or are told why not, and suites run once more by io_uring,
+# one of them with so few entries that queues run dry.
 . "$(dirname "$0")/suites.sh"
 parameter=/sys/module/fuse/parameters/enable_uring
+need fusermount3 fuse3
 [ -w "$parameter" ] || pass "skipped: this kernel has no FUSE over io_uring"
+# The parameter is one for the machine: tests that set it take turns.
+exec 8>/tmp/terrace-enable-uring.lock
+flock 8
 before=$(cat "$parameter")
+forbidden=/proc/sys/kernel/io_uring_disabled
+allowed=$(cat "$forbidden" 2>/dev/null || true)
 leave() {
     echo "$before" >"$parameter"
+    [ -z "$allowed" ] || echo "$allowed" >"$forbidden" 2>/dev/null || true
     [ -n "$verdict" ] || say "FAIL $suite: a command failed, see above"
 }
 trap leave EXIT
@@ -18,16 +25,37 @@ echo N >"$parameter"
 mount_pool
 expect_transport classic
 umount_pool
-if "$TERRACE" mount "$pool" "$mnt" -o transport=uring >mount.out 2>&1; then fail "mounted without io_uring"; fi
-grep -q "does not offer io_uring" mount.out || fail "no reason: $(cat mount.out)"
-if mountpoint -q "$mnt"; then fail "a refused mount is left behind"; fi
-echo Y >"$parameter"
+step "switched off: requests come by the device"
+
+# In this mount namespace alone ordinary users may open the device.
+mknod fuse c 10 229 && chmod 666 fuse && mount --bind fuse /dev/fuse
+
+# Not root: the parameter cannot be switched on.
+user=65534
+mkdir -m 777 theirs theirs/mnt
+chown $user theirs/mnt
+chmod 755 "$WORK"
+theirs=$WORK/theirs/pool.pm
+cp "$TERRACE" theirs/terrace
+as_user() {
+    HOME=$WORK/theirs setpriv --reuid $user --regid $user --clear-groups env -u XDG_RUNTIME_DIR "$WORK/theirs/terrace" "$@"
+}
+as_user mkfs --pm "$theirs" --pm-size 16M >theirs.out 2>&1 || fail "$(cat theirs.out)"
+if as_user mount "$theirs" theirs/mnt -o transport=uring >theirs.out 2>&1; then fail "mounted without io_uring"; fi
+grep -q "cannot be switched on" theirs.out || fail "no reason: $(cat theirs.out)"
+if mountpoint -q theirs/mnt; then fail "a refused mount is left behind"; fi
+
+mount_pool -o transport=uring
+grep -q "switched on FUSE over io_uring" mount.out || fail "not said: $(cat mount.out)"
+[ "$(cat "$parameter")" = Y ] || fail "it is not switched on"
+expect_transport uring
+umount_pool
 mount_pool -o transport=classic
 expect_transport classic
 umount_pool
 mount_pool
 expect_transport uring
-"$TERRACE" status "$mnt" | grep -q "requests by io_uring" || fail "status does not tell of io_uring"
+"$TERRACE" status "$mnt" | grep -Eq "requests by io_uring: [0-9]+ entries, 0 away" || fail "status does not tell of io_uring"
 # Half of the requests come from a processor that the daemon may not use.
 for processor in $(seq 0 $(($(nproc) - 1))); do
     taskset -c "$processor" sh -c 'for i in $(seq 100); do echo $$ >"$1/$$-$i" && cat "$1/$$-$i" >>seen; done' sh "$mnt"
@@ -39,9 +67,47 @@ expect_transport uring
 find "$mnt" -type f -exec cat {} + | wc -l >count
 [ "$(cat count)" = $((100 * $(nproc))) ] || fail "$(cat count) lines are there"
 umount_pool
-step "mounts"
-for other in 20-pjdfstest 30-fsx 50-kill; do
+(ulimit -l 0 && mount_pool) || fail "no mount where no memory may be locked"
+cat "$mnt"/*-1 >count
+umount_pool
+step "switched on: requests come by io_uring, from all processors"
+
+# An ordinary user has it too.
+as_user mount "$theirs" theirs/mnt >theirs.out 2>&1 || fail "$(cat theirs.out)"
+as_user status theirs/mnt | grep -q "requests by io_uring" || fail "an ordinary user has no io_uring"
+setpriv --reuid $user --regid $user --clear-groups sh -c 'echo data >theirs/mnt/file && grep -q data theirs/mnt/file' || fail "no file"
+as_user umount theirs/mnt >theirs.out 2>&1 || fail "$(cat theirs.out)"
+
+# A kernel that forbids io_uring: the pool itself needs none, as it has no tier below.
+if [ -n "$allowed" ] && echo 2 >"$forbidden" 2>/dev/null; then
+    as_user mount "$theirs" theirs/mnt >theirs.out 2>&1 || fail "$(cat theirs.out)"
+    if as_user status theirs/mnt | grep -q "by io_uring"; then fail "io_uring is forbidden"; fi
+    setpriv --reuid $user --regid $user --clear-groups grep -q data theirs/mnt/file || fail "no file"
+    as_user umount theirs/mnt >theirs.out 2>&1 || fail "$(cat theirs.out)"
+    if as_user mount "$theirs" theirs/mnt -o transport=uring >theirs.out 2>&1; then fail "mounted with forbidden io_uring"; fi
+    grep -q "io_uring: " theirs.out || fail "no reason: $(cat theirs.out)"
+    echo "$allowed" >"$forbidden"
+    step "io_uring forbidden: requests come by the device"
+fi
+
+# The daemon is killed with requests in its rings: programs are told, and the next mount works.
+mount_pool
+for _ in $(seq 16); do (while dd if=/dev/zero of="$mnt/killed-$BASHPID" bs=4k count=64 2>/dev/null; do :; done) & done
+sleep 1
+kill -KILL "$(daemon_pid)"
+timeout 60 bash -c wait || fail "programs hang after a kill of the daemon"
+wait
+umount -l "$mnt" 2>/dev/null || true
+mount_pool
+umount_pool
+step "killed with requests in its rings"
+
+export MOUNT_OPTIONS=transport=uring
+for other in ${OTHERS-20-pjdfstest 30-fsx 50-kill}; do
     WORK='' "$here/$other.sh" >"$other.out" 2>&1 || fail "$other: $(tail -n 5 "$other.out")"
     step "$(tail -n 1 "$other.out")"
 done
-pass "mounts and three suites by io_uring"
+export MOUNT_OPTIONS=transport=uring,entries=2
+WORK='' "$here/60-stall.sh" >60-stall.out 2>&1 || fail "60-stall: $(tail -n 15 60-stall.out)"
+step "$(tail -n 1 60-stall.out)"
+pass "mounts and four suites by io_uring"

@@ -62,8 +62,8 @@ make_pool() { # PM_SIZE TIER_SIZE, then options of mkfs
     "$TERRACE" mkfs --pm "$pool" --pm-size "$1" --tier "$WORK/tier.img,size=$2" "${@:3}" >mkfs.out 2>&1 ||
         fail "mkfs: $(cat mkfs.out)"
 }
-mount_pool() { # OPTIONS of mount
-    "$TERRACE" mount "$pool" "$mnt" -o "log=$WORK/daemon.log" "$@" >mount.out 2>&1 || fail "mount: $(cat mount.out)"
+mount_pool() { # OPTIONS of mount; MOUNT_OPTIONS are those of a whole suite
+    "$TERRACE" mount "$pool" "$mnt" -o "log=$WORK/daemon.log${MOUNT_OPTIONS:+,$MOUNT_OPTIONS}" "$@" >mount.out 2>&1 || fail "mount: $(cat mount.out)"
 }
 umount_pool() {
     "$TERRACE" umount "$mnt" >umount.out 2>&1 || fail "umount: $(cat umount.out)"

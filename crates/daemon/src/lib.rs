@@ -28,3 +28,4 @@ pub mod pool;
 pub mod processes;
 pub mod serve;
 mod stopper;
+pub mod way_in;

@@ -6,12 +6,12 @@ use crate::memory::SystemMemory;
 use crate::output::{distinct, parse_size};
 use crate::parameters;
 use crate::places::Lenience;
+use crate::way_in::WayIn;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 use terrace_engine::{Atime, MetadataMoves, MountOptions, PolicyKind};
-use terrace_fuse::Transport;
 
 /// Mount options, sorted by their receiver.
 #[derive(Debug, Clone)]
@@ -33,7 +33,7 @@ pub struct Options {
     /// Media that the mount makes slower than they are.
     pub emulation: Emulation,
     /// The way of requests.
-    pub transport: Transport,
+    pub way_in: WayIn,
 }
 
 /// Words for fstab, mount(8) and systemd, which Terrace ignores.
@@ -106,7 +106,7 @@ impl Options {
             allow_other: root,
             log: None,
             emulation: Emulation::default(),
-            transport: Transport::Auto,
+            way_in: WayIn::default(),
         };
         for list in lists {
             for word in list.as_bytes().split(|&byte| byte == b',').filter(|word| !word.is_empty()) {
@@ -174,10 +174,10 @@ impl Options {
                 return Err(Failure::new(format!("mount option {name}: needs a value; write {name}=VALUE")));
             }
             "cache" | "kernel_cache" | "buffer" | "policy" | "data" | "threshold" | "group" | "prefetch"
-            | "prefetch_ms" | "log" | "tier" | "metadata" | "large_min" | "transport" => {
+            | "prefetch_ms" | "log" | "tier" | "metadata" | "large_min" => {
                 return Err(Failure::new(format!("mount option {name}: needs a value; write {name}=VALUE")));
             }
-            number if parameters::knows(number) => {
+            number if parameters::knows(number) || WayIn::knows(number) => {
                 return Err(Failure::new(format!("mount option {name}: needs a value; write {name}=VALUE")));
             }
             _ => return Err(unknown(name)),
@@ -226,10 +226,7 @@ impl Options {
                     _ => return Err(wrong("must be from 4K to 1M")),
                 }
             }
-            "transport" => {
-                self.transport =
-                    Transport::named(value).ok_or_else(|| wrong("must be auto, uring or classic"))?;
-            }
+            way if WayIn::knows(way) => self.way_in.take(way, value).map_err(wrong)?,
             "metadata" => {
                 self.fs.metadata_moves = match value {
                     "pm" => MetadataMoves::Never,
@@ -311,8 +308,9 @@ mod tests {
         assert_eq!(options.fs.atime, Atime::Never);
         assert_eq!((options.fs.cache_bytes, options.fs.threshold_percent), (1 << 30, Some(50)));
         assert!(options.fs.memory.is_none(), "as large as it was told");
-        let way = |text| parse(text).map(|options| options.transport);
-        assert_eq!([way("ro"), way("transport=uring")], [Ok(Transport::Auto), Ok(Transport::Uring)]);
+        assert_eq!(parse("ro").unwrap().way_in, WayIn::default());
+        let way = WayIn { transport: terrace_fuse::Transport::Uring, entries: Some(2) };
+        assert_eq!(parse("transport=uring,entries=2").unwrap().way_in, way);
         let last = |text| parse(text).map(|options| (options.fs.read_only, options.fs.atime, options.flags));
         assert_eq!(last("ro,noatime,nosuid,rw,suid,atime"), Ok((false, Atime::Relative, Vec::new())));
         assert_eq!(last("rw,suid,ro"), Ok((true, Atime::Relative, vec!["ro".to_string()])));
@@ -384,6 +382,7 @@ mod tests {
             ("metadata=below", "must be any or pm"),
             ("transport=pigeon", "must be auto, uring or classic"),
             ("transport", "needs a value"),
+            ("entries=0", "from 1 to 4096"),
             ("threshold=0", "from 1 to 99"),
             ("cache=lots", "not a size"),
             ("cache=lots", "or auto"),

@@ -57,6 +57,7 @@ pub fn run(plan: &Plan) -> Outcome<()> {
     log::start(plan.options.log.as_deref(), plan.foreground, &directory.path).map_err(failed)?;
     log_panics();
     warn(plan, &opened.warnings);
+    warn(plan, &Vec::from_iter(plan.options.way_in.ready().map_err(failed)?));
     warn(plan, &Vec::from_iter(short));
     // Set before the first thread, because threads inherit it.
     let flusher = terrace_fuse::become_io_flusher();
@@ -119,7 +120,8 @@ fn serve(
     let asked = stop.clone();
     // A client that asks for the end has checked the users of the mount, so the end has no patience.
     let asked = move || asked(Duration::ZERO);
-    let shared = Shared::new(served, mounted.superblock, describe, asked, Arc::clone(&names));
+    let shared =
+        Shared::new(served, mounted.superblock, describe, running.ring_figures(), asked, Arc::clone(&names));
     let started = Server::start(shared, listener, &socket).and_then(|server| {
         handle_signals(signals, plan.foreground, move || stop(PATIENCE))
             .map_err(|error| Failure::new(plain(&error)))?;
@@ -175,7 +177,7 @@ fn start_session(plan: &Plan, fs: &Arc<Engine>, contact: &Contact) -> Outcome<(R
     let mut session = SessionOptions::new(&plan.pool, &plan.dir);
     session.allow_other = plan.options.allow_other;
     session.flags.clone_from(&plan.options.flags);
-    session.transport = plan.options.transport;
+    plan.options.way_in.set(&mut session);
     let running = terrace_fuse::start(adapter, &session, |notifier| {
         let _ = kernel.set(notifier);
     });

@@ -13,7 +13,7 @@ use crate::protocol::init::Capability;
 use crate::protocol::layout::{InHeader, StatFsOut};
 use crate::protocol::request::Transfer;
 use crate::protocol::{Operation, Reply};
-use crate::session::Server;
+use crate::server::Server;
 use crate::single_file::{FILE, SingleFile};
 use crate::validity::VALID;
 use rustix::fs::{FallocateFlags, FlockOperation, flock};

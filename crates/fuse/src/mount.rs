@@ -39,6 +39,8 @@ pub struct SessionOptions {
     pub subtype: &'static str,
     /// The way of requests.
     pub transport: Transport,
+    /// Entries of a queue at first, for tests of rings that run dry.
+    pub entries: Option<usize>,
 }
 
 /// The way of requests from the kernel.
@@ -79,6 +81,7 @@ impl SessionOptions {
             clone_fd: true,
             subtype: "terrace",
             transport: Transport::Auto,
+            entries: None,
         }
     }
 }

@@ -3,11 +3,14 @@
 //! Rule of callers: a notification is sent while no lock is held, because the kernel may wait for a request that this
 //! thread would have to answer.
 
-use crate::classic::Device;
-use crate::protocol::layout::{InvalidateInodeOut, OutHeader, notification};
+use crate::fuse_device::Device;
+use crate::protocol::layout::{InvalidateInodeOut, OutHeader, RetrieveOut, notification};
 use rustix::io::Errno;
-use std::io::{self, IoSlice};
+use std::io;
 use zerocopy::IntoBytes;
+
+/// Node of the root directory, in the protocol.
+const ROOT: u64 = 1;
 
 /// Sends notifications to the kernel.
 #[derive(Debug, Clone)]
@@ -27,10 +30,18 @@ impl Notifier {
         self.send(notification::INVALIDATE_INODE, body.as_bytes())
     }
 
+    /// Has the kernel send a request, of no pages of the root directory, into the queue of the calling thread's processor.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn ask_for_a_request(&self) -> io::Result<()> {
+        self.send(notification::RETRIEVE, RetrieveOut { node: ROOT, ..RetrieveOut::default() }.as_bytes())
+    }
+
     fn send(&self, code: i32, body: &[u8]) -> io::Result<()> {
         let length = (size_of::<OutHeader>() + body.len()) as u32;
         let header = OutHeader { length, error: code, unique: 0 };
-        match self.0.send(&[IoSlice::new(header.as_bytes()), IoSlice::new(body)]) {
+        match self.0.send(&header, [body, &[]]) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(errno) => Err(errno.into()),
         }

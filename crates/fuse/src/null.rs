@@ -6,7 +6,7 @@
 use crate::protocol::init::Capability;
 use crate::protocol::layout::InHeader;
 use crate::protocol::{Operation, Reply};
-use crate::session::{self, Server};
+use crate::server::{OF_A_FILE_SYSTEM, Server};
 use crate::single_file::SingleFile;
 use std::cell::RefCell;
 
@@ -26,13 +26,17 @@ pub struct NullServer {
 
 impl Server for NullServer {
     fn wanted(&self) -> &'static [Capability] {
-        session::OF_A_FILE_SYSTEM
+        OF_A_FILE_SYSTEM
     }
 
-    fn serve(&self, asker: &InHeader, operation: Operation<'_>, reply: Reply) {
+    fn serve(&self, asker: &InHeader, operation: Operation<'_>, mut reply: Reply) {
         match operation {
             Operation::Read(part) => {
                 let count = u64::from(part.size).min(self.size_bytes.saturating_sub(part.offset)) as usize;
+                if let Some(room) = reply.room().and_then(|room| room.get_mut(..count)) {
+                    room.fill(0);
+                    return reply.data_in_room(count);
+                }
                 ZEROS.with_borrow_mut(|zeros| {
                     if zeros.len() < count {
                         zeros.resize(count, 0);

@@ -3,15 +3,17 @@
 //! Shared by the adapter, by the emulated device and by the null server of the bench, so that all are measured with the
 //! same threads and options.
 
-use crate::classic::{self, Device};
+use crate::classic;
 use crate::connection::Connection;
+use crate::fuse_device::Device;
 use crate::mount::{MountError, SessionOptions, Transport, Unmount, mount, unmount};
 use crate::notifier::Notifier;
+use crate::protocol::Reply;
 use crate::protocol::init::{Answer, Capabilities, Capability, Limits, answer};
-use crate::protocol::layout::{InHeader, InitIn, opcode};
+use crate::protocol::layout::{InitIn, opcode};
 use crate::protocol::request::header;
-use crate::protocol::{Operation, Reply};
-use crate::uring::{self, Rings};
+use crate::server::Server;
+use crate::uring::{self, Gauges, RingFigures, Rings};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -27,41 +29,6 @@ use zerocopy::FromBytes;
 /// When so many wait for a hanging device, the kernel sends no further background request, whatever the file.
 const LIMITS: Limits = Limits { max_write: 1 << 20, max_background: 4096 };
 
-/// Answers the requests of a session. It is dropped when the session is over, after the last request.
-pub trait Server: Send + Sync + 'static {
-    /// The capabilities that the server needs; those that an older kernel lacks are left out.
-    fn wanted(&self) -> &'static [Capability];
-
-    /// The session begins: requests will come by `transport`.
-    fn begins(&self, _transport: Transport) {}
-
-    /// Answers a request, in this thread or later in another.
-    fn serve(&self, asker: &InHeader, operation: Operation<'_>, reply: Reply);
-
-    /// The kernel gives up references to a node.
-    fn forget(&self, node: u64, lookups: u64);
-}
-
-/// The capabilities of a file system.
-pub(crate) const OF_A_FILE_SYSTEM: &[Capability] = &[
-    Capability::ParallelDirops,
-    // File handles (open_by_handle_at, NFS) of inodes that the kernel has forgotten: it looks up "." and "..".
-    Capability::ExportSupport,
-    // Not ASYNC_DIO: the kernel drops pages before it sends an asynchronous direct write and not again after it. A reader
-    // that fills a page in between keeps the old content (xfstests generic/451).
-    // Not ATOMIC_O_TRUNC: the daemon would truncate before the kernel knows whether the open is allowed (ETXTBSY is judged
-    // after it for O_RDONLY | O_TRUNC).
-    Capability::DoReaddirplus,
-    Capability::ReaddirplusAuto,
-    // Shared mappings of files opened for direct I/O (Linux 6.6).
-    Capability::DirectIoAllowMmap,
-    // The daemon removes set-id bits; without this flag each buffered write asks for security.capability.
-    Capability::HandleKillprivV2,
-    // All changes pass this kernel: a changed mtime must not drop cached pages.
-    Capability::ExplicitInvalData,
-    Capability::CacheSymlinks,
-];
-
 /// A mounted session whose requests are being served.
 pub struct Running {
     mountpoint: PathBuf,
@@ -70,6 +37,7 @@ pub struct Running {
     thread: JoinHandle<()>,
     end: Receiver<io::Result<()>>,
     transport: Transport,
+    gauges: Gauges,
 }
 
 /// Tells the kernel that this process writes back pages of other processes: so the kernel never makes its
@@ -130,7 +98,7 @@ pub fn start<S: Server>(
     // Before the mount, because a refusal must not leave a session behind.
     let rings = match options.transport {
         Transport::Classic => None,
-        Transport::Auto if !uring::is_enabled() => None,
+        Transport::Auto if !uring::is_offered() => None,
         Transport::Auto => Rings::prepare().map_err(|error| fall_back(&error)).ok(),
         Transport::Uring => Some(Rings::prepare().map_err(MountError::NoUring)?),
     };
@@ -162,34 +130,52 @@ fn begin<S: Server>(
     }
     let server = Arc::new(server);
     let offered = rings.filter(|_| capabilities.has(Capability::OverIoUring));
-    let threads = serve_rings(offered, options.transport == Transport::Uring, &device, &server)?;
+    let session = uring::Session {
+        device: device.clone(),
+        notifier: notifier.clone(),
+        connection,
+        server: Arc::clone(&server),
+        payload_bytes: LIMITS.max_write as usize,
+        entries: options.entries,
+    };
+    let (threads, gauges) = serve_rings(offered, options.transport == Transport::Uring, &session)?;
+    drop(session);
     let transport = if threads.is_empty() { Transport::Classic } else { Transport::Uring };
+    // The device then brings FORGET and INTERRUPT alone.
+    devices.truncate(if threads.is_empty() { devices.len() } else { 1 });
     let (tell, end) = channel();
     let thread = spawn("terrace-session", move || {
         // The request threads are started by this thread and inherit its urgency.
         Urgency::Requests.take();
         let _ = tell.send(serve_all(server, devices, threads));
     })?;
-    Ok(Running { mountpoint: options.mountpoint.clone(), connection, notifier, thread, end, transport })
+    Ok(Running {
+        mountpoint: options.mountpoint.clone(),
+        connection,
+        notifier,
+        thread,
+        end,
+        transport,
+        gauges,
+    })
 }
 
 /// The threads of the rings that the kernel takes; none when requests come by the device.
 fn serve_rings<S: Server>(
     rings: Option<Rings<S>>,
     is_must: bool,
-    device: &Device,
-    server: &Arc<S>,
-) -> io::Result<Vec<JoinHandle<io::Result<()>>>> {
+    session: &uring::Session<S>,
+) -> io::Result<(uring::Threads, Gauges)> {
     let Some(rings) = rings else {
         let refused = || io::Error::new(io::ErrorKind::Unsupported, "the kernel does not offer io_uring");
-        return if is_must { Err(refused()) } else { Ok(Vec::new()) };
+        return if is_must { Err(refused()) } else { Ok(Default::default()) };
     };
     // The thread of a ring serves a processor alone: no request may wait in it, even if a ring is refused later.
-    server.begins(Transport::Uring);
-    match rings.go(device, server, LIMITS.max_write as usize) {
+    session.server.begins(Transport::Uring);
+    match rings.go(session) {
         Err(error) if !is_must => {
             fall_back(&error);
-            Ok(Vec::new())
+            Ok(Default::default())
         }
         threads => threads,
     }
@@ -239,6 +225,11 @@ impl Running {
     /// The way of its requests: classic, or by io_uring.
     pub fn transport(&self) -> Transport {
         self.transport
+    }
+    /// Gives the figures of its rings, `None` when requests come by the device.
+    pub fn ring_figures(&self) -> impl Fn() -> Option<RingFigures> + Send + Sync + 'static {
+        let gauges = self.gauges.clone();
+        move || gauges.read()
     }
     /// The mount point.
     pub fn mountpoint(&self) -> &Path {

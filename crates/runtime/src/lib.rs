@@ -7,6 +7,7 @@
 //! production ([`thread::Driver`]) and by hand in tests.
 #![forbid(unsafe_code)]
 
+pub mod affinity;
 pub mod clock;
 pub mod interleave;
 pub mod narrow;

@@ -1,6 +1,7 @@
 //! Threads: drivers for steps, and a pool for requests that wait for a lower tier (design L2).
 #![allow(clippy::disallowed_methods)] // the one place that may start threads
 
+use crate::affinity;
 use crate::step::{Next, Step};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::turns::Turns;
@@ -19,7 +20,7 @@ use shuttle::thread::{Builder, JoinHandle};
 
 pub use crate::thread_index::*;
 
-/// Starts a named thread.
+/// Starts a named thread. It may use the processors of the process, also when this thread is kept on one.
 ///
 /// # Errors
 /// The operating system's, when no thread can be made.
@@ -27,7 +28,11 @@ pub fn spawn<T: Send + 'static>(
     name: &str,
     body: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<JoinHandle<T>> {
-    Builder::new().name(name.to_string()).spawn(body)
+    let processors = affinity::of_started_threads();
+    Builder::new().name(name.to_string()).spawn(move || {
+        affinity::take(processors);
+        body()
+    })
 }
 
 /// Urgency of a thread beside the other threads of this process (docs/decisions/0025).

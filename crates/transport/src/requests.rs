@@ -45,6 +45,21 @@ pub struct Part {
     pub touch: bool,
 }
 
+/// The answer to a read that is still to be given.
+pub trait ReadReply: Send + 'static {
+    /// Room for the bytes, from which the front end sends them without a copy; `None` where there is no such.
+    fn room(&mut self) -> Option<&mut [u8]>;
+
+    /// The first `count` bytes of the room.
+    fn in_room(self, count: usize);
+
+    /// Bytes that lie elsewhere.
+    fn bytes(self, bytes: &[u8]);
+
+    /// An error.
+    fn error(self, errno: Errno);
+}
+
 /// Runs the requests of one mount.
 pub struct Requests {
     served: Arc<Served>,
@@ -164,37 +179,39 @@ impl Requests {
         }
     }
 
-    /// Reads in this thread; gives `end` back when the read would have to wait.
-    fn read_here<E: FnOnce(Result<&[u8], Errno>)>(&self, part: Part, wait: Wait, end: E) -> Option<E> {
+    /// Reads in this thread; gives `reply` back when the read would have to wait.
+    fn read_here<R: ReadReply>(&self, part: Part, wait: Wait, mut reply: R) -> Option<R> {
+        if let Some(room) = reply.room() {
+            let result = guarded("read", || unless_it_waits(read_into(self.fs(), part, room, wait)));
+            match result {
+                Ok(None) => return Some(reply),
+                Ok(Some(count)) => reply.in_room(count),
+                Err(errno) => reply.error(errno),
+            }
+            return None;
+        }
         READ_BUFFER.with_borrow_mut(|buffer| {
             match guarded("read", || unless_it_waits(read_to(self.fs(), part, buffer, wait))) {
-                Ok(None) => return Some(end),
-                Ok(Some(count)) => end(Ok(&buffer[..count])),
-                Err(errno) => end(Err(errno)),
+                Ok(None) => return Some(reply),
+                Ok(Some(count)) => reply.bytes(&buffer[..count]),
+                Err(errno) => reply.error(errno),
             }
             None
         })
     }
 
-    /// Reads; `end` gets the bytes.
-    pub fn read(&self, user: u32, part: Part, end: impl FnOnce(Result<&[u8], Errno>) + Send + 'static) {
-        let Some(end) = self.read_here(part, Wait::Never, end) else { return };
-        let Some(waiting) = &self.waiting else { return end(Err(Errno::IO)) };
+    /// Reads: into the room of the reply, where it has such.
+    pub fn read(&self, user: u32, part: Part, reply: impl ReadReply) {
+        let Some(reply) = self.read_here(part, Wait::Never, reply) else { return };
+        let Some(waiting) = &self.waiting else { return reply.error(Errno::IO) };
         if let Some(_allowed) = waiting.here.enter() {
-            if let Some(end) = self.read_here(part, Wait::Allowed, end) {
-                end(Err(Errno::IO));
+            if let Some(reply) = self.read_here(part, Wait::Allowed, reply) {
+                reply.error(Errno::IO);
             }
             return;
         }
         let served = Arc::clone(&self.served);
-        // A buffer for this read alone: waiting threads are many, and buffers that they kept would add to the
-        // daemon's memory.
-        let waits = move || {
-            let mut buffer = Vec::new();
-            let result = guarded("read", || ended(read_to(served.fs(), part, &mut buffer, Wait::Allowed)));
-            end(result.map(|count| &buffer[..count]));
-        };
-        waiting.reads.submit(user, Box::new(waits));
+        waiting.reads.submit(user, Box::new(move || read_and_wait(served.fs(), part, reply)));
     }
 
     /// As [`Self::attempt`], for fsync: waits in the pool for fsyncs.
@@ -249,6 +266,27 @@ impl Requests {
     ) -> Result<T, Errno> {
         guarded(operation, || ended(call(&self.served)))
     }
+}
+
+/// Reads in a waiting thread.
+fn read_and_wait<R: ReadReply>(fs: &Engine, part: Part, mut reply: R) {
+    if let Some(room) = reply.room() {
+        return match guarded("read", || ended(read_into(fs, part, room, Wait::Allowed))) {
+            Ok(count) => reply.in_room(count),
+            Err(errno) => reply.error(errno),
+        };
+    }
+    // A buffer for this read alone: waiting threads are many, and buffers that they kept would add to the daemon's memory.
+    let mut buffer = Vec::new();
+    match guarded("read", || ended(read_to(fs, part, &mut buffer, Wait::Allowed))) {
+        Ok(count) => reply.bytes(&buffer[..count]),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+fn read_into(fs: &Engine, part: Part, room: &mut [u8], wait: Wait) -> FsResult<usize> {
+    let length = part.size.min(room.len());
+    fs.read_into(part.ino, part.offset, &mut room[..length], part.touch, wait)
 }
 
 fn read_to(fs: &Engine, part: Part, buffer: &mut Vec<u8>, wait: Wait) -> FsResult<usize> {

@@ -146,7 +146,13 @@ fn show(found: &Value, verbose: bool) {
         Some(dir) => {
             let how = if found["read_only"] == true { " read-only" } else { "" };
             let place = if found["mounted_here"] == false { " in another mount namespace" } else { "" };
-            let way = if found["transport"] == "uring" { ", requests by io_uring" } else { "" };
+            let rings = &found["rings"];
+            let way = match rings["entries"].as_u64() {
+                Some(entries) => {
+                    format!(", requests by io_uring: {entries} entries, {} away", text(&rings["away"]))
+                }
+                None => String::new(),
+            };
             format!("mounted{how} at {dir}{place} (daemon {}{way})", text(&found["pid"]))
         }
         None if found["clean"] == true => "not mounted, clean".to_string(),

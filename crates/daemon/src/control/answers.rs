@@ -11,6 +11,7 @@ use std::sync::Arc;
 use terrace_engine::{Engine, FsError, MoveRequest, Movements};
 use terrace_format::Ino;
 use terrace_format::superblock::Superblock;
+use terrace_fuse::RingFigures;
 use terrace_runtime::sync::{Mutex, RwLock};
 use terrace_transport::Served;
 
@@ -20,11 +21,15 @@ const MOST_MOVE_PATHS: usize = 2048;
 /// A result, or the reason for a refusal.
 pub(super) type Reply = Result<Value, String>;
 
+/// Gives the figures of the rings that requests come by.
+pub(super) type Rings = Box<dyn Fn() -> Option<RingFigures> + Send + Sync>;
+
 /// The mounted pool as clients ask for it.
 pub(super) struct Answers {
     served: RwLock<Option<Arc<Served>>>,
     superblock: Superblock,
     describe: Value,
+    rings: Rings,
     names: Arc<Names>,
     /// The paths of requested movements as users gave them, by the number of the movement.
     move_paths: Mutex<BTreeMap<u64, String>>,
@@ -39,15 +44,16 @@ fn to_json(value: impl serde::Serialize) -> Reply {
 }
 
 impl Answers {
-    /// `describe` is merged into the status.
+    /// `describe` and the figures of `rings` are merged into the status.
     pub(super) fn new(
         served: Arc<Served>,
         superblock: Superblock,
         describe: Value,
+        rings: Rings,
         names: Arc<Names>,
     ) -> Answers {
         let served = RwLock::new(Some(served));
-        Answers { served, superblock, describe, names, move_paths: Mutex::new(BTreeMap::new()) }
+        Answers { served, superblock, describe, rings, names, move_paths: Mutex::new(BTreeMap::new()) }
     }
 
     /// Refuses further requests, and waits for requests under way.
@@ -105,6 +111,9 @@ impl Answers {
         let recovery = status["recovery"]["warnings"].as_array().cloned().unwrap_or_default();
         if let Some(warnings) = status["warnings"].as_array_mut() {
             warnings.extend(recovery);
+        }
+        if let Some(RingFigures { entries, away, replaced }) = (self.rings)() {
+            status["rings"] = json!({ "entries": entries, "away": away, "replaced": replaced });
         }
         let (kept_bytes, most_kept_bytes) = served.cache().kept_bytes();
         let parameters = &mut status["parameters"];

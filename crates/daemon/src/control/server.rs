@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use terrace_format::superblock::Superblock;
+use terrace_fuse::RingFigures;
 use terrace_runtime::sync::{Condvar, Mutex};
 use terrace_runtime::thread::spawn;
 use terrace_runtime::{Clock, SystemClock};
@@ -62,16 +63,17 @@ pub struct Server {
 }
 
 impl Shared {
-    /// `describe` is merged into the status; `stop` asks the daemon to end.
+    /// `describe` is merged into the status; `rings` gives the figures of rings; `stop` asks the daemon to end.
     pub fn new(
         served: Arc<Served>,
         superblock: Superblock,
         describe: serde_json::Value,
+        rings: impl Fn() -> Option<RingFigures> + Send + Sync + 'static,
         stop: impl Fn() + Send + Sync + 'static,
         names: Arc<Names>,
     ) -> Arc<Shared> {
         Arc::new(Shared {
-            answers: Answers::new(served, superblock, describe, names),
+            answers: Answers::new(served, superblock, describe, Box::new(rings), names),
             stop: Box::new(stop),
             closing: AtomicBool::new(false),
             end: Mutex::new((None, 0)),

@@ -36,6 +36,21 @@ impl Engine {
         terrace_fs::content::read::read_to(&self.store, ino, offset, length, buffer, touch, wait)
     }
 
+    /// As [`Self::read`]; without `touch` (O_NOATIME) the access time stays.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn read_into(
+        &self,
+        ino: Ino,
+        offset: u64,
+        into: &mut [u8],
+        touch: bool,
+        wait: Wait,
+    ) -> FsResult<usize> {
+        terrace_fs::content::read::read_into(&self.store, ino, offset, into, touch, wait)
+    }
+
     /// Writes `data` at `offset` and gives the bytes written: all of them, or the pieces before one that
     /// failed, or that would have to wait when the caller may not (a waiting thread writes the rest, L2). A
     /// request of up to the atomic write size (min(1 MiB, the data that a quarter lane records)) is one

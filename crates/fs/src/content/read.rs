@@ -70,7 +70,7 @@ impl Room for Growing<'_> {
 /// # Errors
 /// EISDIR, EINVAL, EIO when a medium fails or a cold block's checksum is wrong.
 pub fn read(store: &Store, ino: Ino, offset: u64, into: &mut [u8], wait: Wait) -> FsResult<usize> {
-    read_into(store, ino, offset, into, true, wait)
+    read_room(store, ino, offset, into, true, wait)
 }
 
 /// As [`read`], up to `length` bytes to the beginning of a buffer, which is made longer where that is more
@@ -87,10 +87,25 @@ pub fn read_to(
     touch: bool,
     wait: Wait,
 ) -> FsResult<usize> {
-    read_into(store, ino, offset, &mut Growing { buffer, length }, touch, wait)
+    read_room(store, ino, offset, &mut Growing { buffer, length }, touch, wait)
 }
 
-fn read_into<R: Room + ?Sized>(
+/// As [`read`]. Without `touch` (O_NOATIME) the access time stays.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_into(
+    store: &Store,
+    ino: Ino,
+    offset: u64,
+    into: &mut [u8],
+    touch: bool,
+    wait: Wait,
+) -> FsResult<usize> {
+    read_room(store, ino, offset, into, touch, wait)
+}
+
+fn read_room<R: Room + ?Sized>(
     store: &Store,
     ino: Ino,
     offset: u64,

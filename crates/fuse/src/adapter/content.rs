@@ -25,9 +25,7 @@ pub(super) fn read(adapter: &Adapter, asker: &InHeader, part: &Transfer, reply: 
     }
     let touch = part.flags & libc::O_NOATIME as u32 == 0;
     let part = Part { ino: Ino(asker.node), offset: part.offset, size: part.size as usize, touch };
-    adapter.requests.read(asker.uid, part, |result| {
-        answer(reply, result, |reply, bytes| reply.data(bytes));
-    });
+    adapter.requests.read(asker.uid, part, reply);
 }
 
 /// A write under way. The bytes that the request thread has written are not written again by the waiting thread.

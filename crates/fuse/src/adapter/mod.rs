@@ -24,13 +24,13 @@ use crate::mount::Transport;
 use crate::protocol::init::Capability;
 use crate::protocol::layout::InHeader;
 use crate::protocol::{Operation, Reply};
-use crate::session::{self, Server};
+use crate::server::{OF_A_FILE_SYSTEM, Server};
 use rustix::io::Errno;
 use terrace_format::Ino;
 
 impl Server for Adapter {
     fn wanted(&self) -> &'static [Capability] {
-        session::OF_A_FILE_SYSTEM
+        OF_A_FILE_SYSTEM
     }
 
     fn begins(&self, transport: Transport) {

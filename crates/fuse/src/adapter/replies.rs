@@ -4,6 +4,22 @@ use crate::convert::entry_of;
 use crate::protocol::Reply;
 use rustix::io::Errno;
 use terrace_engine::Attributes;
+use terrace_transport::requests::ReadReply;
+
+impl ReadReply for Reply {
+    fn room(&mut self) -> Option<&mut [u8]> {
+        Reply::room(self)
+    }
+    fn in_room(self, count: usize) {
+        self.data_in_room(count);
+    }
+    fn bytes(self, bytes: &[u8]) {
+        self.data(bytes);
+    }
+    fn error(self, errno: Errno) {
+        Reply::error(self, errno);
+    }
+}
 
 /// The result of a request.
 pub(super) type Answer<T> = Result<T, Errno>;

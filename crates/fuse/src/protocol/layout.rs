@@ -181,6 +181,7 @@ layouts! {
     InterruptIn = 8 { unique: u64, }
     Dirent = 24 { ino: u64, cookie: u64, name_length: u32, kind: u32, }
     InvalidateInodeOut = 24 { node: u64, offset: i64, length: i64, }
+    RetrieveOut = 32 { unique: u64, node: u64, offset: u64, size: u32, unused: u32, }
     InvalidateEntryOut = 16 { parent: u64, name_length: u32, flags: u32, }
 }
 
@@ -224,6 +225,7 @@ pub mod opcode {
         INTERRUPT = 36,
         DESTROY = 38,
         IOCTL = 39,
+        NOTIFY_REPLY = 41,
         BATCH_FORGET = 42,
         FALLOCATE = 43,
         READDIRPLUS = 44,
@@ -238,4 +240,6 @@ pub mod notification {
     pub const INVALIDATE_INODE: i32 = 2;
     /// A name in a directory.
     pub const INVALIDATE_ENTRY: i32 = 3;
+    /// The kernel is to send pages of an inode.
+    pub const RETRIEVE: i32 = 5;
 }

@@ -4,10 +4,9 @@
 //! dropped without an answer answers EIO; a reply is as long as its header says.
 
 use super::layout::*;
-use crate::classic::Device;
-use crate::uring::Ticket;
+use crate::fuse_device::Device;
+use crate::uring::ticket::Ticket;
 use rustix::io::Errno;
-use std::io::IoSlice;
 use std::time::Duration;
 use zerocopy::{Immutable, IntoBytes};
 
@@ -128,6 +127,23 @@ impl Reply {
         self.send(0, [bytes, &[]]);
     }
 
+    /// Room for bytes to be read into, where the answer has such: then [`Self::data_in_room`] sends them without a copy.
+    pub fn room(&mut self) -> Option<&mut [u8]> {
+        match self.port.as_mut()? {
+            Port::Entry(ticket) => ticket.room(),
+            Port::Device(_) => None,
+        }
+    }
+
+    /// The first `count` bytes of [`Self::room`].
+    pub fn data_in_room(mut self, count: usize) {
+        match self.port.take() {
+            Some(Port::Entry(ticket)) => ticket.send_room(header(self.unique, 0, count), count),
+            // Without room no bytes can lie there: the request is answered EIO.
+            port => self.port = port,
+        }
+    }
+
     /// The number of bytes that were written.
     pub fn written(self, size: u32) {
         self.structure(&WriteOut { size, unused: 0 });
@@ -158,20 +174,16 @@ impl Drop for Reply {
     }
 }
 
+/// The header of an answer with so many bytes behind it.
+fn header(unique: u64, error: i32, behind: usize) -> OutHeader {
+    OutHeader { length: u32::try_from(size_of::<OutHeader>() + behind).unwrap_or(u32::MAX), error, unique }
+}
+
 fn send(port: Port, unique: u64, error: i32, parts: [&[u8]; 2]) {
-    let length = size_of::<OutHeader>() + parts.iter().map(|part| part.len()).sum::<usize>();
-    let header = OutHeader { length: u32::try_from(length).unwrap_or(u32::MAX), error, unique };
+    let header = header(unique, error, parts.iter().map(|part| part.len()).sum());
     match port {
         Port::Entry(ticket) => ticket.send(header, parts),
-        Port::Device(device) => {
-            let [first, second] = parts;
-            let parts = [IoSlice::new(header.as_bytes()), IoSlice::new(first), IoSlice::new(second)];
-            match device.send(&parts) {
-                // The caller is gone with its connection.
-                Ok(()) | Err(Errno::NOENT | Errno::NODEV) => {}
-                Err(errno) => tracing::error!(unique, length, %errno, "the kernel refused a reply"),
-            }
-        }
+        Port::Device(device) => device.reply(&header, parts),
     }
 }
 

@@ -35,8 +35,9 @@ const _: () = assert!(size_of::<Headers>() == 288);
 
 impl Headers {
     /// The header of the request.
-    pub fn request(&self) -> Option<InHeader> {
-        Some(InHeader::read_from_prefix(&self.in_out).ok()?.0)
+    pub fn request(&self) -> InHeader {
+        const _: () = assert!(size_of::<InHeader>() <= FIXED_BYTES);
+        InHeader::read_from_prefix(&self.in_out).map(|(header, _)| header).unwrap_or_default()
     }
 
     /// Takes the header and the length of a reply.
@@ -67,11 +68,15 @@ impl Memory {
                 std::ptr::null_mut(),
                 length,
                 ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
             )?
         };
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Memory { base, payload_bytes })
+        let memory = Memory { base, payload_bytes };
+        // A huge page would take 2 MiB for headers alone. A kernel without huge pages refuses the advice.
+        // SAFETY: the range is the mapping.
+        let _ = unsafe { madvise(base.as_ptr().cast(), length, Advice::LinuxNoHugepage) };
+        Ok(memory)
     }
 
     /// Headers and payload, as the kernel is told of them.

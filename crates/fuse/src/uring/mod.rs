@@ -4,116 +4,201 @@
 //! A ring is made before the session begins, so that a kernel or a container that forbids io_uring is known in time; its
 //! entries are registered after the first exchange, in which the kernel offers the capability. Requests wait meanwhile.
 //! FORGET, INTERRUPT and notifications go by the FUSE device as before.
+//!
+//! Invariant: once requests come by rings, a ring that can serve no longer ends the session: the kernel has no other way
+//! for them, and programs would wait for ever.
 
 #![allow(unsafe_code)] // memory that the kernel writes, and commands that point at it
 
+mod commands;
+mod entries;
 mod memory;
 mod ring;
-mod ticket;
+pub(crate) mod ticket;
 
-pub(crate) use ticket::Ticket;
-
-use crate::classic::Device;
-use crate::session::Server;
-use ring::Ring;
-use rustix::thread::{CpuSet, sched_setaffinity};
+use crate::connection::Connection;
+use crate::fuse_device::Device;
+use crate::notifier::Notifier;
+use crate::server::Server;
+use entries::Gauge;
+use ring::{Prepared, Role};
 use std::io;
-use std::os::fd::AsFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use terrace_runtime::affinity::{allowed_processors, stay_on};
 use terrace_runtime::thread::{Urgency, spawn};
 
-/// The go of a session: its device, its server, and bytes of the largest payload.
-type Go<S> = (Device, Arc<S>, usize);
+/// The parameter of the kernel that offers the transport.
+pub(crate) const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// Entries of all queues at first, and the least of a queue.
+const ENTRIES: usize = 64;
+const LEAST_ENTRIES: usize = 16;
+
+/// A session that rings are to serve.
+pub(crate) struct Session<S> {
+    pub device: Device,
+    pub notifier: Notifier,
+    pub connection: Connection,
+    pub server: Arc<S>,
+    /// Bytes of the largest payload.
+    pub payload_bytes: usize,
+    /// Entries of a queue at first, if not as many as usual.
+    pub entries: Option<usize>,
+}
+
+impl<S> Clone for Session<S> {
+    fn clone(&self) -> Self {
+        let Session { device, notifier, connection, server, payload_bytes, entries } = self;
+        let (connection, payload_bytes, entries) = (*connection, *payload_bytes, *entries);
+        let (device, notifier, server) = (device.clone(), notifier.clone(), Arc::clone(server));
+        Session { device, notifier, connection, server, payload_bytes, entries }
+    }
+}
 
 /// A thread with its ring.
 struct Thread<S> {
     /// Without a message the thread ends.
-    go: Sender<Go<S>>,
+    go: Sender<Session<S>>,
     registered: Receiver<io::Result<()>>,
     thread: JoinHandle<io::Result<()>>,
+    gauge: Arc<Gauge>,
 }
 
 /// Threads with rings that wait for their session.
 pub(crate) struct Rings<S>(Vec<Thread<S>>);
 
+/// The entries of a session's rings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RingFigures {
+    /// All entries that the kernel has taken or is to take.
+    pub entries: usize,
+    /// Entries with a request that is not answered.
+    pub away: usize,
+    /// Rings that failed and were replaced.
+    pub replaced: usize,
+}
+
+/// Rings that serve a session, or none.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Gauges(Vec<Arc<Gauge>>);
+
+impl Gauges {
+    pub(crate) fn read(&self) -> Option<RingFigures> {
+        let sum = |of: fn(&Gauge) -> usize| self.0.iter().map(|gauge| of(gauge)).sum();
+        (!self.0.is_empty()).then(|| RingFigures {
+            entries: sum(|gauge| gauge.entries.load(Ordering::Relaxed)),
+            away: sum(|gauge| gauge.away.load(Ordering::Relaxed)),
+            replaced: sum(|gauge| gauge.replaced.load(Ordering::Relaxed)),
+        })
+    }
+}
+
+/// The threads of a session's rings.
+pub(crate) type Threads = Vec<JoinHandle<io::Result<()>>>;
+
 impl<S: Server> Rings<S> {
-    /// Makes a ring for each processor.
+    /// Makes a ring for each processor that this process may use.
     ///
     /// # Errors
     /// The kernel's, where io_uring cannot be had.
     pub(crate) fn prepare() -> io::Result<Rings<S>> {
-        let queues = possible_processors()?;
-        let mine = terrace_runtime::thread::processors().min(usize::from(queues)).max(1);
-        let mut threads = Vec::new();
-        for number in 0..mine {
-            let own: Vec<u16> = (0..queues).filter(|queue| usize::from(*queue) % mine == number).collect();
-            threads.push(Thread::start(number, own)?);
-        }
-        Ok(Rings(threads))
+        let threads = shares(possible_processors()?, &allowed_processors());
+        let threads: io::Result<Vec<_>> =
+            threads.into_iter().map(|(own, queues)| Thread::start(own, queues)).collect();
+        threads.map(Rings)
     }
 
-    /// Has all rings register their entries, and serve. Gives the threads.
+    /// Has all rings register their entries, and serve.
     ///
     /// # Errors
     /// The first error of a ring; the session then goes on by its device.
-    pub(crate) fn go(
-        self,
-        device: &Device,
-        server: &Arc<S>,
-        payload_bytes: usize,
-    ) -> io::Result<Vec<JoinHandle<io::Result<()>>>> {
+    pub(crate) fn go(self, session: &Session<S>) -> io::Result<(Threads, Gauges)> {
         for thread in &self.0 {
-            let _ = thread.go.send((device.clone(), Arc::clone(server), payload_bytes));
+            let _ = thread.go.send(session.clone());
         }
         let ended = || io::Error::other("the thread of a ring ended");
-        let mut threads = Vec::new();
+        let (mut threads, mut gauges) = (Vec::new(), Vec::new());
         for thread in self.0 {
             thread.registered.recv().map_err(|_| ended())??;
             threads.push(thread.thread);
+            gauges.push(thread.gauge);
         }
-        Ok(threads)
+        Ok((threads, Gauges(gauges)))
     }
 }
 
+/// A processor for each thread, and the queues that it serves: its own, and a share of those of processors that this
+/// process may not use. The kernel has a queue for each processor that the machine may ever have.
+fn shares(possible: u16, allowed: &[usize]) -> Vec<(usize, Vec<(u16, bool)>)> {
+    let is_own = |queue: &u16| allowed.contains(&usize::from(*queue));
+    let (own, others): (Vec<u16>, Vec<u16>) = (0..possible).partition(is_own);
+    let mut shares: Vec<(usize, Vec<(u16, bool)>)> =
+        own.iter().map(|&queue| (usize::from(queue), vec![(queue, true)])).collect();
+    if shares.is_empty() {
+        shares.push((allowed.first().copied().unwrap_or(0), Vec::new()));
+    }
+    let count = shares.len();
+    for (number, &queue) in others.iter().enumerate() {
+        shares[number % count].1.push((queue, false));
+    }
+    shares
+}
+
 impl<S: Server> Thread<S> {
-    fn start(number: usize, queues: Vec<u16>) -> io::Result<Thread<S>> {
-        let (go, gone) = channel::<Go<S>>();
+    fn start(processor: usize, queues: Vec<(u16, bool)>) -> io::Result<Thread<S>> {
+        let (go, gone) = channel::<Session<S>>();
         let (tell, made) = channel();
         let (registers, registered) = channel();
-        let thread = spawn(&format!("terrace-ring-{number}"), move || {
-            let mut ring = match Ring::new() {
-                Ok(ring) => ring,
+        let gauge: Arc<Gauge> = Arc::default();
+        let theirs = Arc::clone(&gauge);
+        let thread = spawn(&format!("terrace-ring-{processor}"), move || {
+            let prepared = match Prepared::new() {
+                Ok(prepared) => prepared,
                 Err(error) => {
                     let _ = tell.send(Err(error));
                     return Ok(());
                 }
             };
             let _ = tell.send(Ok(()));
-            let Ok((device, server, payload_bytes)) = gone.recv() else { return Ok(()) };
+            let Ok(session) = gone.recv() else { return Ok(()) };
+            let Session { device, notifier, connection, server, payload_bytes, entries } = session;
             Urgency::Requests.take();
-            stay_on(queues.first().copied());
-            let own = device.as_fd().try_clone_to_owned()?;
-            let entries = ring.register(&own, &queues, payload_bytes);
-            let is_registered = entries.is_ok();
-            let _ = registers.send(entries);
-            if is_registered { ring.serve(&own, &*server, payload_bytes) } else { Ok(()) }
+            // The kernel puts a request into the queue of its caller's processor.
+            if let Err(error) = stay_on(processor) {
+                tracing::debug!(processor, %error, "the thread of a ring runs on any processor");
+            }
+            let usual = (ENTRIES / usize::from(queues_of_machine())).max(LEAST_ENTRIES);
+            let first = entries.unwrap_or(usual);
+            let role = Role { device, notifier, queues, first, payload_bytes, gauge: theirs };
+            let mut ring = match prepared.register(role) {
+                Ok(ring) => ring,
+                Err(error) => {
+                    let _ = registers.send(Err(error));
+                    return Ok(());
+                }
+            };
+            let _ = registers.send(Ok(()));
+            let served = catch_unwind(AssertUnwindSafe(|| ring.serve(&*server)));
+            let served = served.unwrap_or_else(|_| Err(io::Error::other("the thread of a ring panicked")));
+            if let Err(error) = &served {
+                tracing::error!(processor, %error, "a ring cannot serve; the session ends");
+                let _ = connection.abort();
+            }
+            served
         })?;
         made.recv().map_err(|_| io::Error::other("the thread of a ring ended"))??;
-        Ok(Thread { go, registered, thread })
+        Ok(Thread { go, registered, thread, gauge })
     }
 }
 
-/// Keeps this thread on a processor, if it may run there: the kernel puts a request into the queue of its caller's.
-fn stay_on(processor: Option<u16>) {
-    let mut only = CpuSet::new();
-    if let Some(processor) = processor {
-        only.set(usize::from(processor));
-        if let Err(error) = sched_setaffinity(None, &only) {
-            tracing::debug!(processor, %error, "the thread of a ring runs on any processor");
-        }
-    }
+/// As [`possible_processors`], at least one.
+fn queues_of_machine() -> u16 {
+    possible_processors().unwrap_or(1).max(1)
 }
 
 /// Processors that this machine may have: the kernel has a queue for each.
@@ -130,8 +215,23 @@ fn last_of(list: &str) -> Option<u16> {
 }
 
 /// Whether the kernel offers the transport.
-pub(crate) fn is_enabled() -> bool {
-    std::fs::read_to_string("/sys/module/fuse/parameters/enable_uring").is_ok_and(|text| text.trim() == "Y")
+pub fn is_offered() -> bool {
+    std::fs::read_to_string(PARAMETER).is_ok_and(|text| text.trim() == "Y")
+}
+
+/// Has the kernel offer the transport, from now on and for all FUSE servers of the machine. True when it did not before.
+///
+/// # Errors
+/// The operating system's: not root, or a kernel without the transport.
+pub fn offer() -> io::Result<bool> {
+    if is_offered() {
+        return Ok(false);
+    }
+    if !Path::new(PARAMETER).exists() {
+        let text = "this kernel has no FUSE over io_uring (Linux 6.14 and later have it)";
+        return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+    }
+    std::fs::write(PARAMETER, "Y").map(|()| true)
 }
 
 #[cfg(test)]
@@ -139,7 +239,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_processor_of_a_list() {
+    fn the_last_processor_of_a_list_is_the_last_number() {
         assert_eq!(["0\n", "0-3\n", "0-1,4-7", ""].map(last_of), [Some(0), Some(3), Some(7), None]);
+    }
+
+    #[test]
+    fn each_queue_has_one_thread_and_threads_stay_on_allowed_processors() {
+        assert_eq!(shares(2, &[0, 1]), [(0, vec![(0, true)]), (1, vec![(1, true)])]);
+        let shared = vec![(3, vec![(3, true), (0, false), (2, false)]), (4, vec![(4, true), (1, false)])];
+        assert_eq!(shares(5, &[3, 4]), shared);
+        assert_eq!(shares(1, &[9]), [(9, vec![(0, false)])]);
     }
 }

@@ -3,219 +3,271 @@
 //! A request comes with the completion of its entry's command. Its answer and the wait for the next request are one
 //! command; the commands of all answers that are ready go to the kernel in one system call, which also waits.
 //!
-//! Invariants: an entry is with the kernel, here, or over. Each queue has an entry that is not away as long as entries can
-//! be had: else the next request of that processor would wait for a device of another one's file.
+//! The kernel hands a new entry to the next request alone. Requests that came while no entry was free wait in the kernel
+//! until an entry's answer is committed. So when a queue was dry, the ring has the kernel send it a request of no meaning
+//! ([`Notifier::ask_for_a_request`]), whose commit fetches the first that waits; and again, as long as that helps.
+//!
+//! Invariants: half of the first entries of a queue wait for requests as long as entries can be had: else the next request
+//! of that processor would wait for a device of another one's file. No completion is dropped.
 
-use super::memory::{Headers, Memory};
+use super::commands::{Commands, commit, new_ring, push, register};
+use super::entries::{Entries, Gauge, Lost};
+use super::memory::Memory;
 use super::ticket::{Answer, Content, Shared, Ticket};
-use crate::classic::dispatch;
+use crate::fuse_device::Device;
+use crate::notifier::Notifier;
 use crate::protocol::layout::opcode;
 use crate::protocol::{Input, Reply};
-use crate::session::Server;
+use crate::server::{Server, dispatch, is_unanswered};
+use io_uring::squeue::Entry128;
 use io_uring::types::{Fd, SubmitArgs, Timespec};
-use io_uring::{IoUring, cqueue, opcode as operation, squeue::Entry128};
 use rustix::event::{EventfdFlags, eventfd};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use zerocopy::{Immutable, IntoBytes};
+use std::time::Duration;
+use terrace_runtime::{Clock, SystemClock};
 
-/// Commands of the kernel (`enum fuse_uring_cmd`).
-const REGISTER: u32 = 1;
-const COMMIT_AND_FETCH: u32 = 2;
-
-/// Entries of a queue at first, and at least without a request.
-const ENTRIES_AT_FIRST: usize = 4;
-const LEAST_FREE: usize = 2;
-/// Commands that go to the kernel in one call, at most.
-const COMMANDS: u32 = 64;
-/// Completions that can wait to be looked at.
-const COMPLETIONS: u32 = 4096;
 /// Completions that are no entry's.
 const WAKE: u64 = u64::MAX;
-/// Bytes of a payload that an idle entry keeps.
-const KEPT_BYTES: usize = 64 << 10;
-/// Time without a request after which larger payloads are given back.
-const IDLE: Timespec = Timespec::new().sec(1);
+/// Time between two looks for large payloads to give back and for entries to register again.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Times that a ring is replaced, at most: a ring that fails again and again is no way for requests.
+const MOST_REPLACED: usize = 100;
 
-/// `struct fuse_uring_cmd_req` in its 80 bytes.
-#[derive(IntoBytes, Immutable)]
-#[repr(C)]
-struct Command {
-    flags: u64,
-    commit_id: u64,
-    queue: u16,
-    padding: [u8; 62],
-}
-
-const _: () = assert!(size_of::<Command>() == 80);
-
-enum State {
-    /// Waits for a request.
-    Kernel,
-    /// Has a request that is not answered, with the number for its answer.
-    Here(u64),
-    Over,
-}
-
-struct Slot {
-    queue: u16,
-    memory: Arc<Memory>,
-    /// Headers and payload as the kernel is told of them; it reads them when the command is submitted.
-    _parts: Box<[libc::iovec; 2]>,
-    state: State,
-    /// The payload has had more than [`KEPT_BYTES`].
-    is_large: bool,
+/// What a ring is for.
+pub(super) struct Role {
+    pub device: Device,
+    pub notifier: Notifier,
+    /// Numbers of queues, and whether a queue is that of this thread's processor.
+    pub queues: Vec<(u16, bool)>,
+    /// Entries of a queue at first.
+    pub first: usize,
+    pub payload_bytes: usize,
+    pub gauge: Arc<Gauge>,
 }
 
 /// A ring with its entries.
 pub(super) struct Ring {
-    ring: IoUring<Entry128, cqueue::Entry>,
+    ring: Commands,
+    device: Device,
+    notifier: Notifier,
     shared: Arc<Shared>,
-    slots: Vec<Slot>,
+    entries: Entries,
+    /// Takes the counter of the event that wakes this thread.
+    woken: Box<u64>,
     /// Names and values of requests, copied out of their payload.
     names: Vec<u8>,
     answers: Vec<Answer>,
+    completions: Vec<(u64, i32)>,
+    /// Commands that the kernel may not have read: the entry and the request of a commit.
+    unread: Vec<Option<(usize, u64)>>,
+    /// Waits until now.
+    round: u64,
+    /// The entry whose commit fetches a request that waits in the kernel, and the round of that commit.
+    fetches: Option<(usize, u64)>,
+    is_ending: bool,
+    /// Time of the next look at large payloads and refused entries.
+    next_look_ns: u64,
+}
+
+/// Makes a ring for the calling thread, so that a kernel or a container that forbids io_uring is known in time.
+pub(super) struct Prepared(Commands);
+
+impl Prepared {
+    /// # Errors
+    /// The kernel's.
+    pub fn new() -> io::Result<Prepared> {
+        new_ring().map(Prepared)
+    }
+
+    /// Registers the first entries.
+    ///
+    /// # Errors
+    /// The kernel's when it refuses all entries of a queue; the kernel then hands out requests by the FUSE device.
+    pub fn register(self, role: Role) -> io::Result<Ring> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC)?;
+        let entries = Entries::new(&role.queues, role.first, role.payload_bytes, role.gauge);
+        let mut ring = Ring {
+            ring: self.0,
+            device: role.device,
+            notifier: role.notifier,
+            shared: Arc::new(Shared::new(wake)),
+            entries,
+            woken: Box::new(0),
+            names: Vec::new(),
+            answers: Vec::new(),
+            completions: Vec::new(),
+            unread: Vec::new(),
+            round: 0,
+            fetches: None,
+            is_ending: false,
+            next_look_ns: 0,
+        };
+        ring.shared.adopt();
+        match ring.begin() {
+            Ok(()) => Ok(ring),
+            Err(error) => {
+                ring.decline();
+                Err(error)
+            }
+        }
+    }
 }
 
 impl Ring {
-    /// A ring for the calling thread, without entries.
-    ///
-    /// # Errors
-    /// The kernel's, where io_uring is forbidden or too old.
-    pub fn new() -> io::Result<Ring> {
-        let mut builder = IoUring::<Entry128, cqueue::Entry>::builder();
-        // The kernel copies requests into payloads only during a call that waits: see `give_back`.
-        builder.setup_single_issuer().setup_defer_taskrun().setup_cqsize(COMPLETIONS);
-        let ring = builder.build(COMMANDS)?;
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Ring {
-            ring,
-            shared: Arc::new(Shared::new(wake)),
-            slots: Vec::new(),
-            names: Vec::new(),
-            answers: Vec::new(),
-        })
-    }
-
-    /// Registers the first entries of queues.
-    ///
-    /// # Errors
-    /// The kernel's, or no memory.
-    pub fn register(&mut self, device: &OwnedFd, queues: &[u16], payload_bytes: usize) -> io::Result<()> {
-        self.shared.adopt();
-        for &queue in queues {
-            for _ in 0..ENTRIES_AT_FIRST {
-                self.add(device, queue, payload_bytes)?;
+    /// Registers the first entries, and sees the kernel's refusals.
+    fn begin(&mut self) -> io::Result<()> {
+        for queue in 0..self.entries.queues() {
+            for _ in 0..self.entries.missing(queue) {
+                let command = self.entries.add(&self.device, queue)?;
+                self.push(&command, None)?;
             }
         }
         self.watch()?;
         self.ring.submit()?;
+        self.unread.clear();
+        let mut refusal = None;
+        let refused = self.ring.completion().filter(|entry| entry.user_data() != WAKE && entry.result() < 0);
+        for (slot, result) in
+            refused.map(|entry| (entry.user_data() as usize, entry.result())).collect::<Vec<_>>()
+        {
+            refusal = Some(io::Error::from_raw_os_error(-result));
+            self.entries.lost(slot, -result);
+        }
+        let is_without = (0..self.entries.queues()).any(|queue| self.entries.is_dry(queue));
+        if is_without && let Some(refusal) = refusal {
+            return Err(refusal);
+        }
         Ok(())
     }
 
-    /// A further entry of a queue.
-    fn add(&mut self, device: &OwnedFd, queue: u16, payload_bytes: usize) -> io::Result<()> {
-        let memory = Arc::new(Memory::new(payload_bytes)?);
-        let parts = Box::new(memory.parts());
-        let command = command(device, REGISTER, queue, 0, Some(&parts)).user_data(self.slots.len() as u64);
-        self.slots.push(Slot { queue, memory, _parts: parts, state: State::Kernel, is_large: false });
-        self.push(&command)
+    /// Has the kernel do without rings: it does so when it refuses an entry.
+    fn decline(&mut self) {
+        if let Ok(memory) = Memory::new(0) {
+            let parts = memory.parts();
+            if self.push(&register(&self.device, u16::MAX, &parts).user_data(WAKE), None).is_ok() {
+                let _ = self.ring.submit();
+            }
+        }
     }
 
     /// Has the ring tell of answers of other threads.
     fn watch(&mut self) -> io::Result<()> {
         let wake = Fd(self.shared.wake_descriptor().as_raw_fd());
-        let poll = operation::PollAdd::new(wake, libc::POLLIN as u32).build().user_data(WAKE);
-        self.push(&poll.into())
+        let read = io_uring::opcode::Read::new(wake, (&raw mut *self.woken).cast(), size_of::<u64>() as u32);
+        self.push(&Entry128::from(read.build().user_data(WAKE)), None)
     }
 
-    fn push(&mut self, command: &Entry128) -> io::Result<()> {
-        loop {
-            // SAFETY: what a command points at (the parts of a slot, memory, descriptors) lives until the ring is closed.
-            if unsafe { self.ring.submission().push(command) }.is_ok() {
-                return Ok(());
-            }
-            self.ring.submit()?;
-        }
+    fn push(&mut self, command: &Entry128, answer: Option<(usize, u64)>) -> io::Result<()> {
+        self.unread.push(answer);
+        // SAFETY: entries keep memory and parts until the ring is closed, and so do the counter and the descriptors, which
+        // are fields behind the ring.
+        unsafe { push(&mut self.ring, command) }
     }
 
     /// Serves until every entry is over.
     ///
     /// # Errors
-    /// The kernel's for the ring itself.
-    pub fn serve(&mut self, device: &OwnedFd, server: &dyn Server, payload_bytes: usize) -> io::Result<()> {
+    /// The kernel's when a ring cannot be replaced.
+    pub fn serve(&mut self, server: &dyn Server) -> io::Result<()> {
         loop {
-            self.commit(device)?;
-            self.keep_some_free(device, payload_bytes)?;
-            if self.slots.iter().all(|slot| matches!(slot.state, State::Over)) {
+            match self.serve_until_it_fails(server) {
+                Ok(()) => return Ok(()),
+                Err(error) => self.replace(&error)?,
+            }
+        }
+    }
+
+    fn serve_until_it_fails(&mut self, server: &dyn Server) -> io::Result<()> {
+        loop {
+            self.handle_completions(server)?;
+            self.commit()?;
+            self.keep_entries_free()?;
+            if self.entries.are_over() {
                 return Ok(());
             }
             let want = usize::from(self.shared.fall_asleep());
             let waited = self.wait(want);
             self.shared.wake_up();
+            self.round += 1;
             match waited.map_err(|error| (error.raw_os_error().unwrap_or(0), error)) {
-                Ok(_) | Err((libc::EINTR | libc::EBUSY | libc::EAGAIN, _)) => {}
-                Err((libc::ETIME, _)) => self.give_back(),
+                Ok(_) | Err((libc::EINTR | libc::EBUSY | libc::EAGAIN | libc::ETIME, _)) => {}
                 Err((_, error)) => return Err(error),
             }
-            let completions: Vec<(u64, i32)> =
-                self.ring.completion().map(|entry| (entry.user_data(), entry.result())).collect();
-            for (number, result) in completions {
-                if number == WAKE {
-                    let mut count = [0; 8];
-                    let _ = rustix::io::read(self.shared.wake_descriptor(), &mut count);
-                    self.watch()?;
-                } else {
-                    self.completed(number as usize, result, server);
-                    self.commit(device)?;
-                }
+            if self.ring.submission().is_empty() {
+                self.unread.clear();
             }
+            self.take_completions();
+            self.look();
         }
     }
 
-    /// Submits, and waits for `want` completions; not for ever while memory can be given back.
+    fn take_completions(&mut self) {
+        self.completions.extend(self.ring.completion().map(|entry| (entry.user_data(), entry.result())));
+    }
+
+    /// Handles all completions, also when the ring fails meanwhile.
+    fn handle_completions(&mut self, server: &dyn Server) -> io::Result<()> {
+        let mut completions = std::mem::take(&mut self.completions);
+        let mut ended = Ok(());
+        for (number, result) in completions.drain(..) {
+            let next = if number == WAKE {
+                self.watch()
+            } else {
+                self.completed(number as usize, result, server);
+                self.commit()
+            };
+            ended = ended.and(next);
+        }
+        self.completions = completions;
+        ended
+    }
+
+    /// Submits, and waits for `want` completions; not for ever while there is something to look at later.
     fn wait(&self, want: usize) -> io::Result<usize> {
-        if want == 0 || !self.slots.iter().any(|slot| slot.is_large) {
+        if want == 0 || !(self.entries.has_large() || self.entries.has_refused()) {
             return self.ring.submit_and_wait(want);
         }
-        self.ring.submitter().submit_with_args(want, &SubmitArgs::new().timespec(&IDLE))
+        let pause = Timespec::from(PAUSE);
+        self.ring.submitter().submit_with_args(want, &SubmitArgs::new().timespec(&pause))
     }
 
-    /// Gives back the memory of large requests that are over.
-    fn give_back(&mut self) {
-        if !self.ring.completion().is_empty() {
+    /// Once in a while gives back the memory of large requests that are over, and has refused entries tried again.
+    fn look(&mut self) {
+        if !self.entries.has_large() && !self.entries.has_refused() {
             return;
         }
-        for slot in self.slots.iter_mut().filter(|slot| matches!(slot.state, State::Kernel)) {
-            if std::mem::take(&mut slot.is_large) {
-                // SAFETY: no request lies in the payload: none has completed, and the kernel copies the next one during
-                // this thread's next call that waits.
-                unsafe { slot.memory.give_back() };
+        let now = SystemClock::default().monotonic_ns();
+        if now < self.next_look_ns {
+            return;
+        }
+        self.next_look_ns = now + PAUSE.as_nanos() as u64;
+        let (completions, unread) = (&self.completions, &self.unread);
+        let is_busy = |slot: usize| {
+            completions.iter().any(|(number, _)| *number == slot as u64)
+                || unread.iter().flatten().any(|(unread, _)| *unread == slot)
+        };
+        // SAFETY: entries with an unseen request or an unread answer are busy; the kernel copies requests only in calls of
+        // this thread (DEFER_TASKRUN), and all completions of the last one have been taken.
+        unsafe { self.entries.give_back(is_busy) };
+        while let Some(command) = (!self.is_ending).then(|| self.entries.retry(&self.device)).flatten() {
+            if self.push(&command, None).is_err() {
+                break;
             }
         }
     }
 
     /// An entry has come back from the kernel.
-    fn completed(&mut self, number: usize, result: i32, server: &dyn Server) {
-        let Some(slot) = self.slots.get_mut(number) else { return };
+    fn completed(&mut self, slot: usize, result: i32, server: &dyn Server) {
         if result < 0 {
-            // The session is over, or the kernel refused the command.
-            if !matches!(-result, libc::ENOTCONN | libc::ECANCELED | libc::ECONNABORTED | libc::ENODEV) {
-                tracing::error!(queue = slot.queue, result, "an entry of the ring is lost");
-            }
-            slot.state = State::Over;
-            return;
+            return self.lost(slot, -result);
         }
-        // SAFETY: the entry has just come back, and nobody else knows of it yet.
-        let headers = unsafe { slot.memory.headers() };
-        slot.state = State::Here(headers.commit_id);
-        slot.is_large |= headers.payload_bytes as usize > KEPT_BYTES;
-        let Some(header) = headers.request() else { return };
-        let memory = Arc::clone(&slot.memory);
+        let (headers, memory) = self.entries.came(slot);
         // SAFETY: until the answer is committed the payload is written by the request's ticket alone. A ticket has the
         // payload only if the request was copied out of it.
         let request = unsafe { memory.request(headers.payload_bytes as usize) };
+        let header = headers.request();
         let lies_in_payload = matches!(header.opcode, opcode::WRITE | opcode::SETXATTR);
         let payload = (!lies_in_payload).then(|| Arc::clone(&memory));
         let rest = if lies_in_payload {
@@ -225,88 +277,136 @@ impl Ring {
             self.names.extend_from_slice(request);
             &self.names
         };
+        let ticket = Ticket::new(&self.shared, slot, payload);
+        if is_unanswered(header.opcode) {
+            self.note_fetch(slot, header.opcode);
+            dispatch_unanswered(server, &header, Input::Apart { fixed: &headers.fixed, rest: &self.names });
+            // The kernel waits for nothing, but has the entry back.
+            return Reply::in_entry(header.unique, ticket).done();
+        }
         let input = Input::Apart { fixed: &headers.fixed, rest };
-        let ticket = || Ticket::new(&self.shared, number, payload);
-        dispatch(server, &header, input, || Reply::in_entry(header.unique, ticket()));
+        dispatch(server, &header, input, || Reply::in_entry(header.unique, ticket));
+        self.fetch_on(slot);
+    }
+
+    /// A request of no meaning has come: the commit of its entry fetches a request that waits.
+    fn note_fetch(&mut self, slot: usize, number: u32) {
+        if number == opcode::NOTIFY_REPLY {
+            self.fetches = Some((slot, self.round));
+        }
+    }
+
+    /// If a commit has just fetched a request that waited, more may wait.
+    fn fetch_on(&mut self, slot: usize) {
+        if let Some((fetches, round)) = self.fetches
+            && fetches == slot
+        {
+            self.fetches = None;
+            if self.round <= round + 1 {
+                self.fetch();
+            }
+        }
+    }
+
+    fn fetch(&self) {
+        if let Err(error) = self.notifier.ask_for_a_request() {
+            tracing::debug!(%error, "requests that wait in the kernel are not fetched");
+        }
+    }
+
+    #[cold]
+    fn lost(&mut self, slot: usize, errno: i32) {
+        let queue = self.entries.queue(self.entries.queue_of(slot)).number;
+        match self.entries.lost(slot, errno) {
+            Lost::Ended => {
+                self.is_ending = true;
+                self.entries.give_up_refused();
+            }
+            Lost::Refused if self.is_ending => self.entries.give_up_refused(),
+            Lost::Refused => tracing::warn!(queue, errno, "the kernel refuses an entry of a ring"),
+            Lost::Answer => tracing::error!(queue, errno, "the kernel refuses the answer of an entry"),
+        }
     }
 
     /// Hands the answers that are ready to the kernel, with the next call.
-    fn commit(&mut self, device: &OwnedFd) -> io::Result<()> {
+    fn commit(&mut self) -> io::Result<()> {
         let mut answers = std::mem::take(&mut self.answers);
         self.shared.take(&mut answers);
-        for answer in answers.drain(..) {
-            let Some(slot) = self.slots.get_mut(answer.slot) else { continue };
-            let State::Here(commit_id) = slot.state else {
-                unreachable!("an entry without a request was answered");
+        let mut ended = Ok(());
+        for Answer { slot, header, content } in answers.drain(..) {
+            let (structure, length) = match &content {
+                Content::InPlace(length) => (None, *length),
+                Content::Structure(bytes, length) => (Some(&bytes[..*length]), *length),
             };
-            let length = match answer.content {
-                Content::InPlace(length) => length,
-                Content::Structure(bytes, length) => {
-                    // SAFETY: the request has been served and answered: its borrow of the payload is over, and so is its
-                    // ticket.
-                    let payload = unsafe { slot.memory.payload_mut() };
-                    payload[..length].copy_from_slice(&bytes[..length]);
-                    length
-                }
-            };
-            slot.is_large |= length > KEPT_BYTES;
-            // SAFETY: the entry is here until the command below is submitted.
-            unsafe {
-                let mut headers: Headers = slot.memory.headers();
-                headers.answer(&answer.header, length as u32);
-                slot.memory.set_headers(&headers);
-            }
-            slot.state = State::Kernel;
-            let command =
-                command(device, COMMIT_AND_FETCH, slot.queue, commit_id, None).user_data(answer.slot as u64);
-            self.push(&command)?;
+            let (queue, commit_id) = self.entries.answer(slot, &header, structure, length);
+            let command = commit(&self.device, queue, commit_id).user_data(slot as u64);
+            ended = ended.and(self.push(&command, Some((slot, commit_id))));
         }
         self.answers = answers;
-        Ok(())
+        ended
     }
 
     /// Registers more entries of a queue whose entries are nearly all away.
-    fn keep_some_free(&mut self, device: &OwnedFd, payload_bytes: usize) -> io::Result<()> {
-        let mut free: Vec<(u16, usize)> = Vec::new();
-        for slot in &self.slots {
-            let with_kernel = usize::from(matches!(slot.state, State::Kernel));
-            match free.iter_mut().find(|(queue, _)| *queue == slot.queue) {
-                Some((_, count)) => *count += with_kernel,
-                None => free.push((slot.queue, with_kernel)),
-            }
-        }
-        if self.slots.iter().any(|slot| matches!(slot.state, State::Over)) {
+    fn keep_entries_free(&mut self) -> io::Result<()> {
+        if self.is_ending || self.entries.has_refused() {
             return Ok(());
         }
-        for (queue, count) in free {
-            for _ in count..LEAST_FREE {
-                self.add(device, queue, payload_bytes)?;
+        for queue in 0..self.entries.queues() {
+            let missing = self.entries.missing(queue);
+            if missing == 0 {
+                continue;
+            }
+            let was_dry = self.entries.is_dry(queue) && self.entries.queue(queue).is_own;
+            for _ in 0..missing {
+                let Ok(command) = self.entries.add(&self.device, queue) else {
+                    tracing::warn!("no memory for more entries of a ring");
+                    return Ok(());
+                };
+                self.push(&command, None)?;
+            }
+            if was_dry {
+                self.ring.submit()?;
+                self.fetch();
             }
         }
+        Ok(())
+    }
+
+    /// Takes a new ring in the place of a failed one. Requests that are here are answered by the new ring.
+    fn replace(&mut self, error: &io::Error) -> io::Result<()> {
+        tracing::error!(%error, "a ring for requests failed; another takes its place");
+        self.take_completions();
+        // Answers that the kernel has not read are committed by the new ring.
+        let left = self.ring.submission().len().min(self.unread.len());
+        let unread = self.unread.split_off(self.unread.len() - left);
+        let unread: Vec<(usize, u64)> = unread.into_iter().flatten().collect();
+        let seen: Vec<usize> = self.completions.iter().map(|(number, _)| *number as usize).collect();
+        let replaced = self
+            .entries
+            .ring_is_gone(|slot| seen.contains(&slot) || unread.iter().any(|(unread, _)| *unread == slot));
+        if replaced > MOST_REPLACED {
+            return Err(io::Error::other("rings fail again and again"));
+        }
+        // A ring may fail for want of memory.
+        SystemClock::default().sleep(Duration::from_millis(10));
+        self.ring = new_ring()?;
+        // The old ring may still write the old counter.
+        let _old = Box::leak(std::mem::replace(&mut self.woken, Box::new(0)));
+        self.fetches = None;
+        self.unread.clear();
+        self.completions.retain(|(number, _)| *number != WAKE);
+        self.begin()?;
+        for (slot, commit_id) in unread {
+            let queue = self.entries.queue(self.entries.queue_of(slot)).number;
+            let command = commit(&self.device, queue, commit_id).user_data(slot as u64);
+            self.push(&command, Some((slot, commit_id)))?;
+        }
+        self.fetch();
         Ok(())
     }
 }
 
-/// A command for an entry.
-fn command(
-    device: &impl AsFd,
-    number: u32,
-    queue: u16,
-    commit_id: u64,
-    parts: Option<&[libc::iovec; 2]>,
-) -> Entry128 {
-    let request = Command { flags: 0, commit_id, queue, padding: [0; 62] };
-    let mut bytes = [0; 80];
-    bytes.copy_from_slice(request.as_bytes());
-    let address = parts.map(|parts| parts.as_ptr() as u64);
-    let mut entry =
-        operation::UringCmd80::new(Fd(device.as_fd().as_raw_fd()), number).cmd(bytes).addr(address).build();
-    if parts.is_some() {
-        const OF_LENGTH: usize = 24;
-        const _: () = assert!(size_of::<Entry128>() == 128);
-        // SAFETY: an entry is `struct io_uring_sqe` with 64 bytes behind it, whose `len` lies at byte 24. The crate has no
-        // method for it.
-        unsafe { (&raw mut entry).cast::<u8>().add(OF_LENGTH).cast::<u32>().write(2) };
-    }
-    entry
+/// Runs a request that the kernel sends without waiting for an answer.
+fn dispatch_unanswered(server: &dyn Server, header: &crate::protocol::layout::InHeader, input: Input<'_>) {
+    dispatch(server, header, input, || unreachable!("no answer is due"));
 }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use terrace_runtime::sync::Mutex;
 
 /// Bytes of the longest answer that is a structure.
-const STRUCTURE_BYTES: usize = size_of::<CreateOut>();
+pub(super) const STRUCTURE_BYTES: usize = size_of::<CreateOut>();
 
 thread_local! {
     /// The queue whose ring this thread serves.
@@ -68,6 +68,7 @@ impl Shared {
 
     /// Exchanges the answers for an empty list.
     pub fn take(&self, into: &mut Vec<Answer>) {
+        debug_assert!(into.is_empty(), "answers are lost");
         std::mem::swap(&mut *self.answered.lock(), into);
     }
 
@@ -99,31 +100,123 @@ impl Ticket {
         Ticket { shared: Arc::clone(shared), slot, payload }
     }
 
+    /// The payload, for the bytes of an answer, if it belongs to the ticket.
+    pub(crate) fn room(&mut self) -> Option<&mut [u8]> {
+        // SAFETY: the payload belongs to this ticket alone until the answer is pushed, which takes the ticket by value;
+        // the borrow of the ticket ends before.
+        self.payload.as_ref().map(|memory| unsafe { memory.payload_mut() })
+    }
+
+    /// Answers with bytes that lie in [`Self::room`].
+    pub(crate) fn send_room(mut self, header: OutHeader, count: usize) {
+        let most = self.room().map_or(0, |room| room.len());
+        assert!(count <= most, "{count} bytes of an answer lie in {most} bytes of room");
+        self.shared.push(Answer { slot: self.slot, header, content: Content::InPlace(count) });
+    }
+
     /// Answers. `parts` that are longer than a structure need the payload; an answer that does not fit becomes EIO.
-    pub(crate) fn send(self, mut header: OutHeader, parts: [&[u8]; 2]) {
+    pub(crate) fn send(mut self, mut header: OutHeader, parts: [&[u8]; 2]) {
         let length = parts.iter().map(|part| part.len()).sum::<usize>();
-        let mut content = Content::Structure([0; STRUCTURE_BYTES], length);
-        let place: Option<&mut [u8]> = match (&mut content, &self.payload) {
-            (Content::Structure(bytes, _), _) if length <= bytes.len() => Some(&mut bytes[..]),
-            // SAFETY: the payload belongs to this ticket, and to it alone, until the answer is pushed below.
-            (_, Some(memory)) => Some(unsafe { memory.payload_mut() }),
-            _ => None,
-        };
-        match place {
-            Some(place) if length <= place.len() => {
-                let (first, second) = place.split_at_mut(parts[0].len());
-                first.copy_from_slice(parts[0]);
-                second[..parts[1].len()].copy_from_slice(parts[1]);
-                if length > STRUCTURE_BYTES {
-                    content = Content::InPlace(length);
-                }
+        let mut bytes = [0; STRUCTURE_BYTES];
+        let content = match self.room() {
+            Some(room) if length <= room.len() => {
+                join(room, parts);
+                Content::InPlace(length)
+            }
+            None if length <= bytes.len() => {
+                join(&mut bytes, parts);
+                Content::Structure(bytes, length)
             }
             _ => {
                 tracing::error!(length, "an answer does not fit into its entry; answered EIO");
-                header.error = -libc::EIO;
-                content = Content::InPlace(0);
+                header = OutHeader { length: size_of::<OutHeader>() as u32, error: -libc::EIO, ..header };
+                Content::InPlace(0)
             }
-        }
+        };
         self.shared.push(Answer { slot: self.slot, header, content });
+    }
+}
+
+/// Copies parts to the beginning of a place that has room for them.
+fn join(place: &mut [u8], [first, second]: [&[u8]; 2]) {
+    let (start, rest) = place.split_at_mut(first.len());
+    start.copy_from_slice(first);
+    rest[..second.len()].copy_from_slice(second);
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use rustix::event::{EventfdFlags, eventfd};
+
+    const PAYLOAD: usize = 8192;
+
+    fn shared() -> Arc<Shared> {
+        Arc::new(Shared::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap()))
+    }
+
+    fn header(length: u32) -> OutHeader {
+        OutHeader { length, error: 0, unique: 7 }
+    }
+
+    fn answer(shared: &Shared) -> Answer {
+        let mut answers = Vec::new();
+        shared.take(&mut answers);
+        assert_eq!(answers.len(), 1);
+        answers.remove(0)
+    }
+
+    #[test]
+    fn bytes_read_into_the_room_of_a_ticket_are_sent_where_they_lie() {
+        let (shared, memory) = (shared(), Arc::new(Memory::new(PAYLOAD).unwrap()));
+        let mut ticket = Ticket::new(&shared, 3, Some(Arc::clone(&memory)));
+        // SAFETY: no kernel has the entry, and no reference lives.
+        let payload = unsafe { memory.request(PAYLOAD) }.as_ptr();
+        let room = ticket.room().unwrap();
+        assert_eq!((room.as_ptr(), room.len()), (payload, PAYLOAD), "the room is the payload itself");
+        room[..4].copy_from_slice(b"data");
+        ticket.send_room(header(20), 4);
+        let answer = answer(&shared);
+        assert!(matches!(answer.content, Content::InPlace(4)) && answer.slot == 3);
+        // SAFETY: as above; the ticket is gone.
+        assert_eq!(unsafe { memory.request(4) }, b"data");
+    }
+
+    #[test]
+    fn a_ticket_without_the_payload_keeps_a_structure_beside_it() {
+        let shared = shared();
+        let mut ticket = Ticket::new(&shared, 0, None);
+        assert!(ticket.room().is_none(), "the request still lies in the payload");
+        ticket.send(header(24), [b"size", b"more"]);
+        let Content::Structure(bytes, 8) = answer(&shared).content else { panic!("not a structure") };
+        assert_eq!(&bytes[..8], b"sizemore");
+    }
+
+    #[test]
+    fn an_answer_that_does_not_fit_becomes_eio() {
+        let (shared, memory) = (shared(), Arc::new(Memory::new(PAYLOAD).unwrap()));
+        for payload in [None, Some(memory)] {
+            Ticket::new(&shared, 0, payload).send(header(9000), [&[1; PAYLOAD], &[2]]);
+            let answer = answer(&shared);
+            let OutHeader { length, error, unique } = answer.header;
+            assert_eq!((length, error, unique), (16, -libc::EIO, 7));
+            assert!(matches!(answer.content, Content::InPlace(0)));
+        }
+    }
+
+    #[test]
+    fn an_answer_wakes_a_ring_that_sleeps_and_no_other() {
+        let shared = shared();
+        let woken = || rustix::io::read(shared.wake_descriptor(), &mut [0; 8]).is_ok();
+        let send = || Ticket::new(&shared, 0, None).send(header(16), [&[]; 2]);
+        send();
+        assert!(!woken() && !shared.fall_asleep(), "an answer is there already");
+        answer(&shared);
+        assert!(shared.fall_asleep());
+        send();
+        assert!(woken());
+        send();
+        assert!(!woken(), "it has been woken");
     }
 }
