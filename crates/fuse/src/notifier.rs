@@ -7,10 +7,11 @@ use crate::fuse_device::Device;
 use crate::protocol::layout::{InvalidateInodeOut, OutHeader, RetrieveOut, notification};
 use rustix::io::Errno;
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use zerocopy::IntoBytes;
 
-/// Node of the root directory, in the protocol.
-const ROOT: u64 = 1;
+/// Numbers from here on are those of requests that the daemon asks for.
+const OWN_NUMBERS: u64 = 1 << 62;
 
 /// Sends notifications to the kernel.
 #[derive(Debug, Clone)]
@@ -30,18 +31,28 @@ impl Notifier {
         self.send(notification::INVALIDATE_INODE, body.as_bytes())
     }
 
-    /// Has the kernel send a request, of no pages of the root directory, into the queue of the calling thread's processor.
+    /// Has the kernel send a request, of no pages of a regular file, into the queue of the calling thread's processor.
     ///
     /// # Errors
-    /// The kernel's.
-    pub(crate) fn ask_for_a_request(&self) -> io::Result<()> {
-        self.send(notification::RETRIEVE, RetrieveOut { node: ROOT, ..RetrieveOut::default() }.as_bytes())
+    /// The kernel's: ENOENT for a file that it has forgotten.
+    pub(crate) fn ask_for_a_request(&self, node: u64) -> io::Result<()> {
+        // The kernel finds the entry of a committed request by its number, which must be that of no other request. It gives
+        // even numbers, from small ones on.
+        static NEXT: AtomicU64 = AtomicU64::new(OWN_NUMBERS);
+        let unique = NEXT.fetch_add(2, Ordering::Relaxed);
+        let body = RetrieveOut { unique, node, ..RetrieveOut::default() };
+        self.tell(notification::RETRIEVE, body.as_bytes())?;
+        Ok(())
+    }
+
+    fn tell(&self, code: i32, body: &[u8]) -> rustix::io::Result<()> {
+        let length = (size_of::<OutHeader>() + body.len()) as u32;
+        let header = OutHeader { length, error: code, unique: 0 };
+        self.0.send(&header, [body, &[]])
     }
 
     fn send(&self, code: i32, body: &[u8]) -> io::Result<()> {
-        let length = (size_of::<OutHeader>() + body.len()) as u32;
-        let header = OutHeader { length, error: code, unique: 0 };
-        match self.0.send(&header, [body, &[]]) {
+        match self.tell(code, body) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(errno) => Err(errno.into()),
         }

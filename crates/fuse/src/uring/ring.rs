@@ -66,6 +66,10 @@ pub(super) struct Ring {
     round: u64,
     /// The entry whose commit fetches a request that waits in the kernel, and the round of that commit.
     fetches: Option<(usize, u64)>,
+    /// Whether requests may wait in the kernel that could not be fetched.
+    is_to_fetch: bool,
+    /// The regular files that were read or written last.
+    files: [u64; 4],
     is_ending: bool,
     /// Time of the next look at large payloads and refused entries.
     next_look_ns: u64,
@@ -101,6 +105,8 @@ impl Prepared {
             unread: Vec::new(),
             round: 0,
             fetches: None,
+            is_to_fetch: false,
+            files: [0; 4],
             is_ending: false,
             next_look_ns: 0,
         };
@@ -226,16 +232,20 @@ impl Ring {
 
     /// Submits, and waits for `want` completions; not for ever while there is something to look at later.
     fn wait(&self, want: usize) -> io::Result<usize> {
-        if want == 0 || !(self.entries.has_large() || self.entries.has_refused()) {
+        if want == 0 || !self.has_work_later() {
             return self.ring.submit_and_wait(want);
         }
         let pause = Timespec::from(PAUSE);
         self.ring.submitter().submit_with_args(want, &SubmitArgs::new().timespec(&pause))
     }
 
+    fn has_work_later(&self) -> bool {
+        self.entries.has_large() || self.entries.has_refused() || self.is_to_fetch
+    }
+
     /// Once in a while gives back the memory of large requests that are over, and has refused entries tried again.
     fn look(&mut self) {
-        if !self.entries.has_large() && !self.entries.has_refused() {
+        if !self.has_work_later() {
             return;
         }
         let now = SystemClock::default().monotonic_ns();
@@ -251,6 +261,9 @@ impl Ring {
         // SAFETY: entries with an unseen request or an unread answer are busy; the kernel copies requests only in calls of
         // this thread (DEFER_TASKRUN), and all completions of the last one have been taken.
         unsafe { self.entries.give_back(is_busy) };
+        if self.is_to_fetch && !self.is_ending {
+            self.fetch();
+        }
         while let Some(command) = (!self.is_ending).then(|| self.entries.retry(&self.device)).flatten() {
             if self.push(&command, None).is_err() {
                 break;
@@ -268,6 +281,7 @@ impl Ring {
         // payload only if the request was copied out of it.
         let request = unsafe { memory.request(headers.payload_bytes as usize) };
         let header = headers.request();
+        self.note_file(header.opcode, header.node);
         let lies_in_payload = matches!(header.opcode, opcode::WRITE | opcode::SETXATTR);
         let payload = (!lies_in_payload).then(|| Arc::clone(&memory));
         let rest = if lies_in_payload {
@@ -308,9 +322,19 @@ impl Ring {
         }
     }
 
-    fn fetch(&self) {
-        if let Err(error) = self.notifier.ask_for_a_request() {
-            tracing::debug!(%error, "requests that wait in the kernel are not fetched");
+    /// Has the kernel send a request of no meaning. If it knows none of the files that were used last, it is asked again
+    /// later.
+    fn fetch(&mut self) {
+        let notifier = &self.notifier;
+        let is_asked = self.files.iter().any(|file| *file != 0 && notifier.ask_for_a_request(*file).is_ok());
+        self.is_to_fetch = !is_asked;
+    }
+
+    /// Remembers a regular file that the kernel knows.
+    fn note_file(&mut self, number: u32, node: u64) {
+        if matches!(number, opcode::READ | opcode::WRITE) && self.files[0] != node {
+            self.files.rotate_right(1);
+            self.files[0] = node;
         }
     }
 

@@ -1,0 +1,300 @@
+//! Sessions by io_uring and by the FUSE device with a server of this test: requests that are held, clients beside them,
+//! rings that fail, the end of a session. Needs root and /dev/fuse; without them, or without the kernel's parameter for
+//! rings, the tests say so and pass.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use rustix::fs::{FlockOperation, flock};
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+use terrace_fuse::protocol::init::Capability;
+use terrace_fuse::protocol::layout::{Attributes, InHeader};
+use terrace_fuse::protocol::reply::Entry;
+use terrace_fuse::protocol::{Operation, Reply};
+use terrace_fuse::{Running, Server, SessionOptions, Transport, Unmount};
+use terrace_runtime::sync::Mutex;
+use terrace_runtime::thread::spawn;
+use terrace_runtime::{Clock, SystemClock};
+
+const BLOCK: u64 = 4096;
+/// Blocks of the file; reads of blocks from here on are held.
+const BLOCKS: u64 = 4096;
+const HELD_FROM: u64 = 2048;
+/// Longer than the slowest machine takes.
+const LONG: Duration = Duration::from_secs(60);
+
+/// Requests that are held until the test lets them go.
+#[derive(Default)]
+struct Held {
+    replies: Mutex<(Vec<(u64, Reply)>, bool)>,
+    count: AtomicUsize,
+}
+
+/// One file, `file`. Each block reads as its number; a write is checked against it.
+#[derive(Clone)]
+struct Blocks {
+    held: Arc<Held>,
+    wrong: Arc<AtomicU64>,
+}
+
+fn block(number: u64) -> Vec<u8> {
+    number.to_ne_bytes().repeat(BLOCK as usize / 8)
+}
+
+fn content(offset: u64, size: u32) -> Vec<u8> {
+    (offset / BLOCK..(offset + u64::from(size)).div_ceil(BLOCK).min(BLOCKS)).flat_map(block).collect()
+}
+
+fn now() -> Duration {
+    Duration::from_nanos(SystemClock::default().monotonic_ns())
+}
+
+/// Calls, again when the kernel cancels the request: at most so many times.
+fn unless_cancelled(call: impl FnMut() -> std::io::Result<()>, cancels: usize) {
+    let results = std::iter::repeat_with(call).take(1 + cancels);
+    let is_cancelled = |result: &std::io::Result<()>| {
+        result.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::ECANCELED))
+    };
+    results.into_iter().find(|result| !is_cancelled(result)).expect("cancelled again and again").unwrap();
+}
+
+impl Blocks {
+    fn attributes(node: u64) -> Attributes {
+        let mode = if node == 1 { libc::S_IFDIR | 0o755 } else { libc::S_IFREG | 0o644 };
+        let size = if node == 1 { 0 } else { BLOCKS * BLOCK };
+        Attributes { ino: node, size, mode, nlink: 1, blksize: 4096, ..Attributes::default() }
+    }
+}
+
+impl Server for Blocks {
+    fn wanted(&self) -> &'static [Capability] {
+        &[]
+    }
+
+    fn serve(&self, asker: &InHeader, operation: Operation<'_>, mut reply: Reply) {
+        let valid = Duration::from_secs(60);
+        match operation {
+            Operation::Lookup { name: b"file" } => {
+                let attributes = Self::attributes(2);
+                reply.entry(&Entry { generation: 1, attributes, attributes_valid: valid, name_valid: valid });
+            }
+            Operation::Lookup { .. } => reply.absent(valid),
+            Operation::GetAttributes => reply.attributes(&Self::attributes(asker.node), valid),
+            // Direct I/O, no flush, writes side by side.
+            Operation::Open { .. } => reply.opened(0, 1 | 1 << 5 | 1 << 6),
+            Operation::Read(part) if part.offset >= HELD_FROM * BLOCK => {
+                let mut held = self.held.replies.lock();
+                if held.1 {
+                    return reply.data(&content(part.offset, part.size));
+                }
+                held.0.push((part.offset, reply));
+                self.held.count.fetch_add(1, Ordering::SeqCst);
+            }
+            Operation::Read(part) => {
+                let bytes = content(part.offset, part.size);
+                match reply.room() {
+                    Some(room) => {
+                        room[..bytes.len()].copy_from_slice(&bytes);
+                        reply.data_in_room(bytes.len());
+                    }
+                    None => reply.data(&bytes),
+                }
+            }
+            Operation::Write(part, data) => {
+                if data != content(part.offset, part.size) {
+                    self.wrong.fetch_add(1, Ordering::SeqCst);
+                }
+                reply.written(part.size);
+            }
+            Operation::Release { .. } | Operation::Fsync { .. } => reply.done(),
+            _ => reply.error(rustix::io::Errno::NOSYS),
+        }
+    }
+
+    fn forget(&self, _node: u64, _lookups: u64) {}
+}
+
+impl Blocks {
+    /// Lets all held requests go, now and later.
+    fn let_go(&self) {
+        let mut held = self.held.replies.lock();
+        held.1 = true;
+        for (offset, reply) in held.0.drain(..) {
+            reply.data(&content(offset, BLOCK as u32));
+        }
+    }
+
+    fn wait_for_held(&self, count: usize) {
+        let begin = now();
+        while self.held.count.load(Ordering::SeqCst) < count {
+            let come = self.held.count.load(Ordering::SeqCst);
+            assert!(now() - begin < LONG, "{come} of {count} reads have come");
+            SystemClock::default().sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// A mounted session.
+struct Mounted {
+    blocks: Blocks,
+    running: Option<Running>,
+    dir: PathBuf,
+    /// Tests that set the parameter take turns, also with other programs.
+    _turn: File,
+    was_offered: bool,
+}
+
+fn mounted(name: &str, transport: Transport, entries: Option<usize>) -> Option<Mounted> {
+    if !rustix::process::geteuid().is_root() || File::open("/dev/fuse").is_err() {
+        println!("skipped: not root, or no /dev/fuse");
+        return None;
+    }
+    let lock = OpenOptions::new().create(true).append(true).open("/tmp/terrace-enable-uring.lock").unwrap();
+    flock(&lock, FlockOperation::LockExclusive).unwrap();
+    let was_offered = terrace_fuse::is_uring_offered();
+    if transport == Transport::Uring
+        && let Err(error) = terrace_fuse::offer_uring()
+    {
+        println!("skipped: {error}");
+        return None;
+    }
+    let dir = std::env::temp_dir().join(format!("terrace-rings-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let blocks = Blocks { held: Arc::default(), wrong: Arc::default() };
+    let options = SessionOptions { transport, entries, ..SessionOptions::new("rings", &dir) };
+    let running = terrace_fuse::start(blocks.clone(), &options, |_| ()).unwrap();
+    assert_eq!(running.transport(), transport);
+    Some(Mounted { blocks, running: Some(running), dir, _turn: lock, was_offered })
+}
+
+impl Mounted {
+    fn file(&self) -> File {
+        let options = OpenOptions::new().read(true).write(true).custom_flags(libc::O_CLOEXEC).to_owned();
+        options.open(self.dir.join("file")).unwrap()
+    }
+
+    /// Begins reads that are held.
+    fn hold(&self, count: usize) -> Vec<std::thread::JoinHandle<()>> {
+        let reader = |number: u64| {
+            let file = self.file();
+            let read = move || {
+                let mut bytes = vec![0; BLOCK as usize];
+                file.read_exact_at(&mut bytes, (HELD_FROM + number) * BLOCK).unwrap();
+                assert_eq!(bytes, block(HELD_FROM + number));
+            };
+            spawn("held", read).unwrap()
+        };
+        (0..count as u64).map(reader).collect()
+    }
+
+    /// Reads and writes with several clients; the longest time of a call. The kernel cancels requests that it is handing
+    /// to a ring that fails: so many for each client.
+    fn work(&self, clients: u64, rounds: u64, cancels: usize) -> Duration {
+        let client = |client: u64| {
+            let file = self.file();
+            spawn("client", move || {
+                let mut longest = Duration::ZERO;
+                for round in 0..rounds {
+                    let number = (client * 31 + round * 7) % HELD_FROM;
+                    let mut bytes = vec![0; BLOCK as usize];
+                    let begin = now();
+                    unless_cancelled(|| file.read_exact_at(&mut bytes, number * BLOCK), cancels);
+                    unless_cancelled(|| file.write_all_at(&block(number), number * BLOCK), cancels);
+                    longest = longest.max(now() - begin);
+                    assert_eq!(bytes, block(number), "bytes of another request");
+                }
+                longest
+            })
+            .unwrap()
+        };
+        let clients: Vec<_> = (0..clients).map(client).collect();
+        let longest = clients.into_iter().map(|client| client.join().unwrap()).max().unwrap();
+        assert_eq!(self.blocks.wrong.load(Ordering::SeqCst), 0, "bytes of another request were written");
+        longest
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        self.blocks.let_go();
+        let _ = terrace_fuse::unmount(&self.dir, Unmount::Detach);
+        if let Some(running) = self.running.take() {
+            let _ = running.join();
+        }
+        if !self.was_offered {
+            let _ = std::fs::write("/sys/module/fuse/parameters/enable_uring", "N");
+        }
+        let _ = std::fs::remove_dir(&self.dir);
+    }
+}
+
+#[test]
+fn sixteen_clients_get_their_own_bytes_on_either_transport() {
+    for transport in [Transport::Classic, Transport::Uring] {
+        let Some(mounted) = mounted("clients", transport, None) else { return };
+        mounted.work(16, 300, 0);
+    }
+}
+
+/// A queue with two entries runs dry at once.
+#[test]
+fn clients_go_on_beside_two_hundred_held_reads() {
+    for entries in [Some(2), None] {
+        let Some(mounted) = mounted("held", Transport::Uring, entries) else { return };
+        let held = mounted.hold(200);
+        let longest = mounted.work(16, 100, 0);
+        mounted.blocks.wait_for_held(200);
+        let figures = mounted.running.as_ref().unwrap().ring_figures()().unwrap();
+        println!("longest call {longest:?}, {figures:?}");
+        assert!(figures.away >= 200 && figures.entries > figures.away, "{figures:?}");
+        assert!(longest < LONG);
+        mounted.blocks.let_go();
+        held.into_iter().for_each(|reader| reader.join().unwrap());
+    }
+}
+
+#[test]
+fn a_session_ends_beside_a_held_read() {
+    for transport in [Transport::Classic, Transport::Uring] {
+        let Some(mut mounted) = mounted("end", transport, Some(2)) else { return };
+        let file = mounted.file();
+        let read = move || file.read_exact_at(&mut [0; 4096], HELD_FROM * BLOCK).is_err();
+        let reader = spawn("held", read).unwrap();
+        mounted.blocks.wait_for_held(1);
+        terrace_fuse::unmount(&mounted.dir, Unmount::Abort).unwrap();
+        assert!(reader.join().unwrap(), "the program is told that the session is over");
+        mounted.blocks.let_go();
+        mounted.running.take().unwrap().join().unwrap();
+    }
+}
+
+#[test]
+fn requests_go_on_when_a_ring_fails() {
+    let Some(mounted) = mounted("fails", Transport::Uring, Some(4)) else { return };
+    let held = mounted.hold(6);
+    mounted.blocks.wait_for_held(6);
+    let null = File::open("/dev/null").unwrap();
+    let rings = std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| {
+        let path = entry.ok()?.path();
+        let is_ring = std::fs::read_link(&path).ok()?.to_string_lossy().contains("io_uring");
+        is_ring.then(|| path.file_name()?.to_str()?.parse::<i32>().ok()).flatten()
+    });
+    for ring in rings.collect::<Vec<_>>() {
+        // SAFETY: the number is a ring's of the session, which sees it as failed.
+        #[allow(unsafe_code)]
+        let replaced = unsafe { libc::dup2(null.as_raw_fd(), ring) };
+        assert_eq!(replaced, ring);
+    }
+    mounted.work(4, 50, 2);
+    mounted.blocks.let_go();
+    held.into_iter().for_each(|reader| reader.join().unwrap());
+    mounted.work(4, 50, 0);
+    let figures = mounted.running.as_ref().unwrap().ring_figures()().unwrap();
+    println!("{figures:?}");
+    assert!(figures.replaced > 0 && figures.away == 0, "{figures:?}");
+}
