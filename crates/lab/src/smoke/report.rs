@@ -75,6 +75,10 @@ pub(crate) struct Report {
 
 const BEGIN: &str = "<!-- smoke begin -->";
 const END: &str = "<!-- smoke end -->";
+const HEADING: &str = "\
+| row | what | unit | median | lower tenth | lowest | highest | must | |
+|---|---|---|---|---|---|---|---|---|
+";
 
 impl Report {
     pub fn new(machine: Machine, rounds: usize) -> Report {
@@ -155,8 +159,11 @@ impl Report {
     fn table(&self) -> String {
         let mut text = String::new();
         let _ = writeln!(text, "{}; {} rounds\n", self.machine, self.rounds);
-        text += "| row | what | unit | median | lower tenth | lowest | highest | must | |\n|---|---|---|---|---|---|---|---|---|\n";
-        for figure in self.figures.iter().filter(|figure| !figure.in_grid) {
+        let in_lines = self.figures.iter().filter(|figure| !figure.in_grid).collect::<Vec<_>>();
+        if !in_lines.is_empty() {
+            text += HEADING;
+        }
+        for figure in in_lines {
             let met = figure.met.map_or("", |met| if met { "met" } else { "**missed**" });
             let _ = writeln!(
                 text,

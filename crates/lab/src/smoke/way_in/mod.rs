@@ -12,6 +12,7 @@ mod clients;
 mod contestant;
 mod disk;
 mod ground;
+mod tree;
 mod trees;
 
 use super::args::Args;
