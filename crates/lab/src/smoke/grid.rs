@@ -1,9 +1,9 @@
-//! Samples of what is done (lines) by several contestants (columns).
+//! Samples of operations (lines) by contestants (columns).
 
 use super::series::{Series, paired};
 use std::fmt::Write as _;
 
-/// A table whose cells have the samples of all rounds.
+/// A table with the samples of all rounds in its cells.
 pub(crate) struct Grid {
     lines: Vec<String>,
     columns: Vec<String>,
@@ -31,7 +31,7 @@ impl Grid {
         &self.samples[line * self.columns.len() + column]
     }
 
-    /// Line, column and samples of the cells that have samples.
+    /// Line, column and samples of all cells with samples.
     pub fn cells(&self) -> impl Iterator<Item = (&str, &str, &Series)> {
         let names = self.lines.iter().flat_map(|line| self.columns.iter().map(move |column| (line, column)));
         names
@@ -40,7 +40,7 @@ impl Grid {
             .map(|((line, column), samples)| (line.as_str(), column.as_str(), samples))
     }
 
-    /// Each column divided by one of them, round by round; that one is left out.
+    /// The columns divided by the column `base`, round by round, without `base` itself.
     pub fn divided_by(&self, base: &str) -> Grid {
         let names = |names: &[String]| names.to_vec();
         let mut ratios = Grid {
@@ -59,7 +59,7 @@ impl Grid {
         ratios
     }
 
-    /// The medians as a table, without columns that have no samples.
+    /// The medians as a table, without columns without samples.
     pub fn table(&self, number: fn(f64) -> String) -> String {
         let has_samples =
             |column: &usize| (0..self.lines.len()).any(|line| !self.cell(line, *column).is_empty());

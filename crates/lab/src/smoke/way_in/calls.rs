@@ -1,5 +1,5 @@
-//! Part `calls`: medians and 99th percentiles of single calls of a program with one thread. A sample is that of a turn,
-//! of which each contestant has one in every round.
+//! Part `calls`: medians and 99th percentiles of single calls of a program with one thread. A sample is the figure of
+//! a turn; a contestant has a turn in every round.
 
 use super::client::{Call, Client, Count};
 use super::contestant::{Contestant, Kind, Room, rounds};
@@ -60,7 +60,7 @@ fn measure(
     Ok(())
 }
 
-/// A turn of every call, its times given to `take` with its line.
+/// A turn of every call; `take` gets the line and the times.
 fn turns(ground: &Ground<'_>, contestant: &Contestant, mut take: impl FnMut(usize, &[f64])) -> Outcome<()> {
     let short = Count { warm: 10, measured: 40, limit_ns: 300_000_000 };
     let count = ground.either(Count { warm: 100, measured: 2000, limit_ns: 2_000_000_000 }, short);

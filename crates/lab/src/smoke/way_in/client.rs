@@ -1,4 +1,4 @@
-//! The calls of part `calls`, from a program's side, each timed by itself.
+//! The calls of part `calls` from a program's side, timed call by call.
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, open, statx, unlink};
 use std::ffi::CString;
@@ -28,7 +28,7 @@ pub(super) enum Call {
 }
 
 impl Call {
-    /// In the order of a turn: [`Call::Stat`] and [`Call::Unlink`] find the files that [`Call::CreateClose`] made.
+    /// In the order of a turn: [`Call::Stat`] and [`Call::Unlink`] use the files of [`Call::CreateClose`].
     pub const ALL: [Call; 9] = [
         Call::Write,
         Call::Read,
@@ -55,16 +55,16 @@ impl Call {
         }
     }
 
-    /// Whether a server of one file of a fixed size can do it.
-    pub fn needs_one_file(self) -> bool {
+    /// Whether a server with a single file of a fixed size takes the call.
+    pub fn suits_one_file(self) -> bool {
         !matches!(self, Call::AppendFsync | Call::CreateClose | Call::Unlink)
     }
 }
 
-/// How many calls a turn has.
+/// The number of calls in a turn.
 #[derive(Clone, Copy)]
 pub(super) struct Count {
-    /// First calls, which do not count.
+    /// Calls before the measured ones, without samples.
     pub warm: usize,
     pub measured: usize,
     /// A turn ends early after this time: a disk may be slow.
@@ -77,7 +77,7 @@ pub(super) struct Client<'a> {
     file: File,
     synced: File,
     path: CString,
-    /// Of a contestant that can have more than one file: the directory of new files, and a file to append to.
+    /// The directory of new files and a file to append to; a server of a single file has neither.
     more: Option<(PathBuf, File)>,
     made: Vec<CString>,
     buffer: Vec<u8>,
@@ -89,7 +89,7 @@ fn words(path: &Path) -> Outcome<CString> {
 }
 
 impl<'a> Client<'a> {
-    /// Files below `root`; with `one_file` the only one is there already.
+    /// Makes files below `root`; with `one_file` the server has its only file already.
     pub fn new(clock: &'a dyn Clock, root: &Path, one_file: bool) -> Outcome<Client<'a>> {
         let path = root.join("file");
         let mut more = None;
@@ -108,9 +108,9 @@ impl<'a> Client<'a> {
         Ok(Client { clock, file, synced, path, more, made: Vec::new(), buffer, at: 0 })
     }
 
-    /// Microseconds of each call of a turn; `None` when the contestant cannot do it.
+    /// Microseconds of the calls of a turn; `None` when the server does not take the call.
     pub fn turn(&mut self, call: Call, count: Count) -> Outcome<Option<Vec<f64>>> {
-        if self.more.is_none() && !call.needs_one_file() {
+        if self.more.is_none() && !call.suits_one_file() {
             return Ok(None);
         }
         let mut times = Vec::with_capacity(count.warm + count.measured);
@@ -137,7 +137,7 @@ impl<'a> Client<'a> {
         Ok(Some(times))
     }
 
-    /// The path that a call uses, outside its time.
+    /// The path for a call, made before the clock starts.
     fn path_for(&mut self, call: Call, number: usize) -> Outcome<CString> {
         Ok(match (call, &self.more) {
             (Call::CreateClose, Some((directory, _))) => words(&directory.join(format!("new-{number}")))?,

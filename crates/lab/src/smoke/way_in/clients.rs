@@ -1,5 +1,5 @@
-//! Part `clients`: threads that read and write blocks of a file each, side by side: operations per second, and the
-//! processor time that the server takes for each.
+//! Part `clients`: threads side by side that read and write blocks of their own files: operations per second, and the
+//! processor time of the server for an operation.
 
 use super::contestant::{Contestant, Kind, Room, rounds};
 use super::ground::{Ground, ROW};

@@ -1,4 +1,4 @@
-//! The contestants of the row, each set up for a turn, and the rounds in which they take turns.
+//! The contestants of the row, set up for a turn, and the rounds of turns.
 
 use super::disk::Disk;
 use super::ground::{Ground, ROW};
@@ -13,7 +13,7 @@ use terrace_fuse::Transport;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Terrace(Transport),
-    /// An older program, of which nobody knows whether it has a choice of transports.
+    /// An older program, perhaps without the option for the transport.
     Before,
     Null(Transport),
     Ext4,
@@ -39,7 +39,7 @@ impl Kind {
     pub const TERRACE: [Kind; 3] =
         [Kind::Terrace(Transport::Uring), Kind::Terrace(Transport::Classic), Kind::Before];
 
-    /// The kinds that this run has: io_uring needs the kernel, an older program must be given.
+    /// The kinds of this run: io_uring needs the kernel, the older program an option.
     pub fn present(ground: &Ground<'_>, kinds: &[Kind]) -> Vec<Kind> {
         let is_present = |kind: &Kind| match kind {
             Kind::Terrace(Transport::Uring) | Kind::Null(Transport::Uring) => ground.uring.is_ok(),
@@ -50,14 +50,14 @@ impl Kind {
     }
 }
 
-/// Bytes that a contestant's devices have.
+/// Bytes of a contestant's devices.
 #[derive(Clone, Copy)]
 pub(super) struct Room {
     pub pm: u64,
     pub disk: u64,
 }
 
-/// A contestant that is set up; dropping takes it down.
+/// A contestant in use; dropping takes it down.
 pub(super) struct Contestant {
     pub kind: Kind,
     /// The directory for its files.
@@ -154,8 +154,8 @@ impl Drop for Serving {
     }
 }
 
-/// In each round every contestant is started, given to `turn` with its column, and stopped. A contestant that fails is
-/// reported and takes no further part.
+/// In every round starts a contestant, gives it to `turn` with its column, and stops it, before the next contestant
+/// starts. A failed contestant is reported and takes no further part.
 pub(super) fn rounds(
     ground: &Ground<'_>,
     report: &mut Report,

@@ -15,14 +15,14 @@ const LEAST_BYTES: u64 = 512 << 20;
 /// mkfs.ext4 writes all inode tables and the journal, so the mount does not do it later in the background.
 const EAGER: &str = "lazy_itable_init=0,lazy_journal_init=0";
 
-/// A directory, and the mount, loop device and file that carry it; released from the last to the first.
+/// A directory with its mount, loop device and file, released from the last to the first.
 pub(super) struct Disk {
     pub root: PathBuf,
     held: Vec<Held>,
 }
 
 impl Disk {
-    /// ext4 on the disk: a directory of the disk itself if it has ext4, else on a loop device.
+    /// ext4 on the disk: a directory of an ext4 disk, else a loop device over a file of the disk.
     pub fn ext4(ground: &Ground<'_>, bytes: u64) -> Outcome<Disk> {
         let root = ground.scratch.disk.join("ext4-files");
         if !is_ext4(&ground.scratch.disk) {

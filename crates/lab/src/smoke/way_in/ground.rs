@@ -1,5 +1,5 @@
-//! Where the contestants of the row meet: scratch directories, and the kernel's parameter for FUSE by io_uring, which is
-//! on while the row runs and put back afterwards.
+//! The place of the row: scratch directories, and the kernel's parameter for FUSE by io_uring, on during the row and put
+//! back afterwards.
 
 use crate::smoke::args::Args;
 use std::fs;
@@ -11,7 +11,7 @@ use terrace_bench::site::teardown::{Held, Resource, Teardown};
 pub(super) const ROW: &str = "way-in";
 const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// All that a part of the row needs.
+/// The means of the parts of the row.
 pub(super) struct Ground<'a> {
     pub args: &'a Args,
     pub scratch: &'a Scratch,

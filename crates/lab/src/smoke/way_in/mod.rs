@@ -1,9 +1,9 @@
 //! Row way-in: how long a call takes from a program into the daemon and back, by io_uring and by the FUSE device
 //! (classic), beside a null server with both, ext4, XFS and tmpfs. Parts: single calls, clients side by side, and
-//! programs that work on a tree of files.
+//! programs on a tree of files.
 //!
-//! Each contestant is set up anew in every round and taken down before the next one begins, so servers do not compete
-//! for cores. Rounds begin with a different contestant each. Resources are held by a [`Teardown`]: a signal releases
+//! A contestant is set up anew in every round and taken down before the next begins, so servers do not compete for
+//! cores. Rounds begin with different contestants. Resources are held by a [`Teardown`]: a signal releases
 //! them too, and with them the kernel's parameter `enable_uring`.
 
 mod calls;

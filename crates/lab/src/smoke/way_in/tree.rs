@@ -1,5 +1,5 @@
-//! A generated tree of files with the sizes and the kind of content that source trees have, packed into a tar file in
-//! memory. The same for the same number of files.
+//! A generated tree of files with the sizes and content of a source tree, packed into a tar file in memory. The tree
+//! depends on the number of files alone.
 
 use super::ground::Ground;
 use std::fs;
@@ -10,12 +10,12 @@ use terrace_bench::site::teardown::{Held, Resource};
 
 /// The name of the directory in the tar file.
 pub(super) const NAME: &str = "tree";
-/// Text that no file has.
+/// Text outside all files.
 pub(super) const ABSENT: &str = "no-file-has-this-text";
 const FILES_OF_DIRECTORY: usize = 20;
 const DIRECTORIES_OF_DIRECTORY: usize = 20;
 const MEDIAN_BYTES: f64 = 3072.0;
-/// Deviation of the logarithm of sizes: a file in six has more than 12 KiB, one in a thousand the most.
+/// Deviation of the logarithm of sizes: a file in six has more than 12 KiB, a file in a thousand has the most.
 const SPREAD: f64 = 1.4;
 const MOST_BYTES: f64 = 200.0 * 1024.0;
 /// The mean size is about 8 KiB; blocks are of 4 KiB.
@@ -32,7 +32,7 @@ pub(super) fn bytes_of(files: usize) -> u64 {
     files as u64 * BYTES_OF_FILE
 }
 
-/// Makes the tar file; it goes with the second value.
+/// Makes the tar file; dropping the second value removes the file.
 pub(super) fn make(ground: &Ground<'_>, files: usize) -> Outcome<(PathBuf, Held)> {
     let above = ground.scratch.memory.join("tree-source");
     fs::create_dir(&above)?;
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_those_of_a_source_tree() {
+    fn sizes_resemble_a_source_tree() {
         let mut numbers = Numbers(11);
         let mut sizes: Vec<usize> = (0..30_000).map(|_| numbers.size()).collect();
         sizes.sort_unstable();

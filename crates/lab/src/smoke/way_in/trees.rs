@@ -1,5 +1,6 @@
-//! Part `trees`: programs that make, read and remove a tree of files: their time, and their time with a `sync -f` of the
-//! directory after each. Nothing is dirty when a program begins.
+//! Part `trees`: programs that make, read and remove a tree of files: the time of the program, and its time with a
+//! `sync -f` of the directory afterwards. No page is dirty when a program begins. On a shared disk ext4 writes out the
+//! pages of other programs too.
 
 use super::contestant::{Contestant, Kind, Room, rounds};
 use super::ground::{Ground, ROW};
@@ -21,13 +22,13 @@ const LEAST_BYTES: u64 = 256 << 20;
 /// A program that works in the directory of a contestant.
 struct Step {
     name: &'static str,
-    /// The words of its commands, run one after another; `TAR` and `URL` are replaced.
+    /// The words of the commands, in order; `TAR` and `URL` are replaced.
     commands: &'static [&'static [&'static str]],
-    /// The exit status of its success.
+    /// The exit status of a success.
     status: i32,
 }
 
-/// In their order: each finds what the steps before it made.
+/// In order: a step uses the files of the steps before.
 const STEPS: [Step; 7] = [
     Step { name: "untar", commands: &[&["tar", "-xf", "TAR"]], status: 0 },
     Step { name: "cp -r", commands: &[&["cp", "-r", NAME, "copy"]], status: 0 },
@@ -48,7 +49,7 @@ const STEPS: [Step; 7] = [
                 "-c",
                 "user.email=bench@localhost",
                 "-c",
-                // Packing in the background would go on during the next steps.
+                // Packing in the background would disturb the next steps.
                 "gc.auto=0",
                 "commit",
                 "-qm",
