@@ -27,10 +27,7 @@ const KINDS: [Kind; 8] = [
 pub(super) fn run(ground: &Ground<'_>, report: &mut Report) -> Outcome<()> {
     ground.scratch.need(ROOM.pm + (64 << 20), 2 * ROOM.disk)?;
     measure(ground, report, "calls, unpinned", &KINDS, None)?;
-    let cores = affinity::all()?;
-    let measured = measure(ground, report, "calls, one core", &Kind::TERRACE, Some(&affinity::last(&cores)));
-    affinity::pin_process(std::process::id(), &cores)?;
-    measured
+    measure(ground, report, "calls, one core", &Kind::TERRACE, Some(&affinity::last(&affinity::all()?)))
 }
 
 /// Measures all calls; with `core` client and server are on these cores alone.
@@ -46,18 +43,29 @@ fn measure(
     let lines = Call::ALL.map(Call::name);
     let (mut medians, mut tails) = (Grid::new(&lines, &columns), Grid::new(&lines, &columns));
     rounds(ground, report, title, (&kinds, ROOM), |column, contestant| {
-        if let (Some(core), Some(server)) = (core, contestant.pid()) {
-            affinity::pin_process(server, core)?;
-            affinity::pin_process(std::process::id(), core)?;
-        }
-        turns(ground, contestant, |line, times| {
+        let take = |line: usize, times: &[f64]| {
             medians.push(line, column, quantile(times, 0.5));
             tails.push(line, column, quantile(times, 0.99));
-        })
+        };
+        match (core, contestant.pid()) {
+            (Some(core), Some(server)) => on_core(server, core, || turns(ground, contestant, take)),
+            _ => turns(ground, contestant, take),
+        }
     })?;
     report.grid(ROW, &format!("{title}, median"), "µs", &medians);
     report.grid(ROW, &format!("{title}, p99"), "µs", &tails);
     Ok(())
+}
+
+/// Runs `body` with the server and this process on a core. Afterwards this process may use all cores again: the next
+/// server inherits them, and starts as many threads.
+fn on_core(server: u32, core: &CpuSet, body: impl FnOnce() -> Outcome<()>) -> Outcome<()> {
+    let cores = affinity::all()?;
+    affinity::pin_process(server, core)?;
+    affinity::pin_process(std::process::id(), core)?;
+    let done = body();
+    affinity::pin_process(std::process::id(), &cores)?;
+    done
 }
 
 /// A turn of every call; `take` gets the line and the times.
