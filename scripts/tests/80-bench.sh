@@ -335,6 +335,53 @@ else
     echo "left out: zig-9 (Debian: postgresql)"
 fi
 
+# Both ways of requests into the daemon, in short; what is not there is named in the result.
+parameter=/sys/module/fuse/parameters/enable_uring
+way_in_runs() {
+    local before
+    before=$(cat $parameter 2>/dev/null)
+    timeout 120 "$TERRACE" bench smoke --rows way-in --quick --rounds 1 --before "$TERRACE" --dir "$WORK/scratch" \
+        --json way-in.json >way-in.txt 2>way-in.err || {
+        cat way-in.err >&9
+        return 1
+    }
+    [ "$(cat $parameter 2>/dev/null)" = "$before" ] || { echo "$parameter has changed" >&9 && return 1; }
+    python3 - <<'PY'
+import json
+found = json.load(open("way-in.json"))
+names = [figure["what"].rsplit(": ", 1) for figure in found["figures"]]
+reasons = [skipped["reason"] for skipped in found["skipped"]]
+for reason in reasons:
+    print("left out:", reason)
+left_out = " ".join(reasons)
+programs = {"terrace classic", "before"} | ({"terrace io_uring"} if "io_uring:" not in left_out else set())
+for part, count in ("calls, unpinned, median", 9), ("calls, one core, p99", 9), ("clients, pread", 5), ("trees, 200 files", 7):
+    for program in programs:
+        lines = {what for what, contestant in names if what.startswith(part) and contestant == program}
+        assert len(lines) >= count, (part, program, lines, reasons)
+ratios = {contestant for what, contestant in names if "with sync -f, ÷ ext4" in what}
+assert ratios == programs, (ratios, reasons)
+assert {"null classic", "ext4", "tmpfs"} <= {contestant for _, contestant in names}, (names, reasons)
+assert "XFS" in {contestant for _, contestant in names} or "XFS" in left_out, reasons
+assert all(figure["row"] == "way-in" and figure["median"] >= 0 for figure in found["figures"]), found["figures"]
+PY
+}
+check "row way-in runs" way_in_runs
+# Ended in the middle, it puts back the kernel's parameter and takes its mounts down.
+way_in_interrupted() {
+    local before
+    before=$(cat $parameter 2>/dev/null)
+    timeout --foreground 120 "$TERRACE" bench smoke --rows way-in --only calls --rounds 50 --dir "$WORK/scratch" \
+        --json way-in.json >way-in.txt 2>way-in.err &
+    local child=$!
+    sleep 2
+    pkill -INT -P $child
+    wait $child
+    [ $? != 0 ] && [ "$(cat $parameter 2>/dev/null)" = "$before" ] && [ -z "$(ls -A "$WORK/scratch")" ]
+}
+check "nothing is left of row way-in after SIGINT" way_in_interrupted
+expect 1 "parts of row way-in are calls, clients, trees" "$TERRACE" bench smoke --rows way-in --only names
+
 expect 1 "no row tpfs-99; terrace bench paper --list" paper tpfs-99
 expect 1 "which row" paper
 if [ -e /usr/lib/python3/dist-packages/plyvel ]; then

@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
+use terrace_fuse::Transport;
 
 /// Longest wait for a mount to answer or a daemon to end.
 const PATIENCE_NS: u64 = 60_000_000_000;
@@ -117,8 +118,8 @@ pub fn own_words() -> Vec<OsString> {
 }
 
 /// The null server: this program again.
-pub fn null_server(scratch: &Scratch, mount: &Path) -> Outcome<Server> {
+pub fn null_server(scratch: &Scratch, mount: &Path, transport: Transport) -> Outcome<Server> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(own_words()).args(["run", "--null-server"]).arg(mount);
+    command.args(own_words()).args(["run", "--null-server"]).arg(mount).arg(transport.name());
     Server::start(scratch, command, mount)
 }

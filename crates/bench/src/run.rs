@@ -68,7 +68,7 @@ pub fn main(args: &[OsString]) -> ExitCode {
     let done = Options::parse_run(args).and_then(|asked| match asked {
         Asked::Row(options) => run(&options),
         Asked::Load(directory, job) => crate::site::run::child(&directory, &job),
-        Asked::NullServer(directory) => crate::null_server::serve(&directory),
+        Asked::NullServer(directory, transport) => crate::null_server::serve(&directory, transport),
         _ => say(HELP),
     });
     crate::failure::ended("run", done.map(|()| true))

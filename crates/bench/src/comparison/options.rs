@@ -7,6 +7,7 @@ use crate::site::class::Class;
 use crate::site::subject::{Peer, pm_speed};
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
+use terrace_fuse::Transport;
 use terrace_media::speed::ClassedSpeed;
 
 /// The smallest data set that gives a meaningful figure.
@@ -28,7 +29,7 @@ pub enum Asked {
     /// For the child process: directory, job.
     Load(PathBuf, String),
     /// For the child process that serves the null file system in a directory.
-    NullServer(PathBuf),
+    NullServer(PathBuf, Transport),
 }
 
 /// The options of a run.
@@ -215,7 +216,12 @@ impl Options {
                 "--help" | "-h" => return Ok(Asked::Help),
                 "--list" if !run => list = true,
                 "--must-show" if !run => must_show = true,
-                "--null-server" if run => return Ok(Asked::NullServer(value()?.into())),
+                "--null-server" if run => {
+                    let directory = value()?.into();
+                    let transport =
+                        Transport::named(&value()?.to_string_lossy()).ok_or("no such transport")?;
+                    return Ok(Asked::NullServer(directory, transport));
+                }
                 "--load" if run => {
                     let directory = value()?.into();
                     let job = value()?.to_string_lossy().into_owned();

@@ -16,7 +16,7 @@ pub(crate) mod postgres;
 pub mod programs;
 pub mod run;
 pub mod subject;
-pub(crate) mod teardown;
+pub mod teardown;
 
 use crate::failure::Outcome;
 use crate::scratch::Scratch;

@@ -14,6 +14,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use terrace_engine::{Background, Engine, PoolMedia};
+use terrace_fuse::Transport;
 use terrace_media::PmMedium;
 use terrace_media::block::FileDevice;
 use terrace_media::pm::{EmulatedPm, PmSpeed, RamPm};
@@ -88,7 +89,11 @@ impl Site {
             }
             Peer::Null => {
                 let mut command = self.child(&std::env::current_exe()?);
-                command.args(own_words()).args(["run", "--null-server"]).arg(&root);
+                command
+                    .args(own_words())
+                    .args(["run", "--null-server"])
+                    .arg(&root)
+                    .arg(Transport::Auto.name());
                 mounted.served = Some(self.serve(command, &root)?);
             }
             Peer::Mergerfs => self.mergerfs(&mut mounted, subject, &root)?,

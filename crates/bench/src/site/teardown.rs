@@ -35,6 +35,8 @@ pub enum Resource {
     Directory(PathBuf),
     /// A file.
     File(PathBuf),
+    /// A setting of the kernel, a file, and the text that it had.
+    Setting(PathBuf, String),
 }
 
 impl Resource {
@@ -70,6 +72,9 @@ impl Resource {
             }
             Resource::File(path) => {
                 let _ = fs::remove_file(path);
+            }
+            Resource::Setting(path, text) => {
+                let _ = fs::write(path, text);
             }
         }
     }

@@ -191,7 +191,7 @@ pub fn main(args: &[OsString]) -> ExitCode {
         Asked::Help => say(HELP),
         Asked::List { json } => list(json),
         // Only `run` knows them.
-        Asked::Load(..) | Asked::NullServer(_) => say(HELP),
+        Asked::Load(..) | Asked::NullServer(..) => say(HELP),
         Asked::MustShow(options) => must_show::run(&options),
         Asked::Row(options) => match &options.replay {
             Some(trace) => replay(&options, trace),

@@ -282,11 +282,11 @@ fn column(
     }
     for (operation, samples) in Operation::ALL.into_iter().zip(&series) {
         let must = if column == "hot" { Must::AtMost(operation.must_us()) } else { Must::Nothing };
-        if args.rows.contains(&'a') && !samples.is_empty() {
+        if args.wants("a") && !samples.is_empty() {
             report.figure('a', format!("{}, {column}", operation.name()), "µs", samples, must);
         }
     }
-    if args.rows.contains(&'b') {
+    if args.wants("b") {
         for operation in Operation::ALL {
             subject.count(report, column, operation)?;
         }

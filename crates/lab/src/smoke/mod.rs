@@ -1,6 +1,7 @@
 //! `terrace bench smoke`: the numbers of docs/benchmarks.md, each against its limit.
 
 pub(crate) mod args;
+mod grid;
 mod in_process;
 mod io_loop;
 mod memory;
@@ -11,6 +12,7 @@ mod report;
 mod series;
 mod through_fuse;
 mod throughput;
+mod way_in;
 
 use args::Args;
 use report::Report;
@@ -32,29 +34,30 @@ pub fn main(args: &[OsString]) -> ExitCode {
 
 type Row = fn(&Args, &Scratch, &mut Report) -> Outcome<()>;
 
-/// The rows: letter, what it measures, how.
-const ROWS: [(char, &str, Row); 6] = [
-    ('a', "in process, with fences and lines (row b)", in_process::run),
-    ('c', "through FUSE against the null server", through_fuse::run),
-    ('d', "against ext4 on the disk and on a PM loop", peers::run),
-    ('e', "mount after kill -9", recovery::run),
-    ('f', "sequential write through a small PM", throughput::run),
-    ('g', "memory of the daemon", memory::run),
+/// The rows: name, what it measures, how.
+const ROWS: [(&str, &str, Row); 7] = [
+    ("a", "in process, with fences and lines (row b)", in_process::run),
+    ("c", "through FUSE against the null server", through_fuse::run),
+    ("d", "against ext4 on the disk and on a PM loop", peers::run),
+    ("e", "mount after kill -9", recovery::run),
+    ("f", "sequential write through a small PM", throughput::run),
+    ("g", "memory of the daemon", memory::run),
+    ("way-in", "requests by io_uring and classic", way_in::run),
 ];
 
 /// Runs the rows; false when a figure misses what it must be.
 fn smoke(args: &Args) -> Outcome<bool> {
     let scratch = Scratch::new(&args.dir, "smoke")?;
     let mut report = Report::new(machine::describe(), args.rounds);
-    for (letter, what, run) in ROWS {
+    for (name, what, run) in ROWS {
         // b is counted together with a.
-        let wanted = args.rows.iter().any(|row| *row == letter || (letter == 'a' && *row == 'b'));
+        let wanted = args.wants(name) || (name == "a" && args.wants("b"));
         if !wanted {
             continue;
         }
-        eprintln!("row {letter}: {what}");
+        eprintln!("row {name}: {what}");
         if let Err(error) = run(args, &scratch, &mut report) {
-            report.skip(letter, error.to_string());
+            report.skip(name, error.to_string());
         }
     }
     report.finish(args)

@@ -50,7 +50,8 @@ impl Drop for Ext4 {
     }
 }
 
-fn is_ext4(directory: &Path) -> bool {
+/// Whether a directory is on ext4.
+pub(crate) fn is_ext4(directory: &Path) -> bool {
     const EXT4_MAGIC: u64 = 0xef53;
     rustix::fs::statfs(directory).is_ok_and(|found| found.f_type as u64 == EXT4_MAGIC)
 }

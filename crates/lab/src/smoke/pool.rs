@@ -17,17 +17,22 @@ pub(crate) struct Pool {
 
 impl Pool {
     /// Names the files of a pool; makes nothing.
-    pub fn name(args: &Args, scratch: &Scratch, name: &str) -> Pool {
+    pub fn name(terrace: &Path, scratch: &Scratch, name: &str) -> Pool {
         Pool {
             pm: scratch.memory.join(name),
             tier: scratch.disk.join(format!("{name}.tier")),
-            terrace: args.terrace.clone(),
+            terrace: terrace.to_path_buf(),
         }
     }
 
     /// `terrace mkfs`; sizes in bytes.
     pub fn make(args: &Args, scratch: &Scratch, name: &str, pm: u64, tier: u64) -> Outcome<Pool> {
-        let pool = Pool::name(args, scratch, name);
+        Pool::make_by(&args.terrace, scratch, name, pm, tier)
+    }
+
+    /// As [`Self::make`] by another program `terrace`, which mounts the pool too.
+    pub fn make_by(terrace: &Path, scratch: &Scratch, name: &str, pm: u64, tier: u64) -> Outcome<Pool> {
+        let pool = Pool::name(terrace, scratch, name);
         let tier = format!("{},size={tier}", pool.tier.display());
         let size = pm.to_string();
         let (path, command) = (pool.pm.as_os_str(), OsStr::new("mkfs"));

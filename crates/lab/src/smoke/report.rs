@@ -1,6 +1,7 @@
 //! Figures, the table and the JSON file.
 
 use super::args::Args;
+use super::grid::Grid;
 use super::series::Series;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -20,7 +21,7 @@ pub(crate) enum Must {
 
 #[derive(Debug, Serialize)]
 struct Figure {
-    row: char,
+    row: String,
     what: String,
     unit: &'static str,
     median: f64,
@@ -28,14 +29,34 @@ struct Figure {
     max: f64,
     must: Option<String>,
     met: Option<bool>,
+    /// Printed as a cell of a grid.
+    #[serde(skip)]
+    in_grid: bool,
     /// The 10th percentile: for latencies, the time of an undisturbed operation.
     lower_tenth: f64,
 }
 
 #[derive(Debug, Serialize)]
 struct Skipped {
-    row: char,
+    row: String,
     reason: String,
+}
+
+impl Figure {
+    fn of(row: String, what: String, unit: &'static str, samples: &Series) -> Figure {
+        Figure {
+            row,
+            what,
+            unit,
+            median: samples.median(),
+            min: samples.min(),
+            max: samples.max(),
+            must: None,
+            met: None,
+            in_grid: false,
+            lower_tenth: samples.quantile(0.1),
+        }
+    }
 }
 
 /// All figures of a run.
@@ -47,10 +68,17 @@ pub(crate) struct Report {
     figures: Vec<Figure>,
     skipped: Vec<Skipped>,
     notes: Vec<String>,
+    /// Printed in place of their figures.
+    #[serde(skip)]
+    grids: Vec<String>,
 }
 
 const BEGIN: &str = "<!-- smoke begin -->";
 const END: &str = "<!-- smoke end -->";
+const HEADING: &str = "\
+| row | what | unit | median | lower tenth | lowest | highest | must | |
+|---|---|---|---|---|---|---|---|---|
+";
 
 impl Report {
     pub fn new(machine: Machine, rounds: usize) -> Report {
@@ -61,37 +89,40 @@ impl Report {
             figures: Vec::new(),
             skipped: Vec::new(),
             notes: Vec::new(),
+            grids: Vec::new(),
         }
     }
 
     /// Adds a figure and prints it.
     pub fn figure(
         &mut self,
-        row: char,
+        row: impl Into<String>,
         what: impl Into<String>,
         unit: &'static str,
         samples: &Series,
         must: Must,
     ) {
-        let median = samples.median();
+        let mut figure = Figure::of(row.into(), what.into(), unit, samples);
         let (must, met) = match must {
-            Must::AtMost(limit) => (Some(format!("≤ {limit}")), Some(median <= limit)),
-            Must::AtLeast(limit) => (Some(format!("≥ {limit}")), Some(median >= limit)),
+            Must::AtMost(limit) => (Some(format!("≤ {limit}")), Some(figure.median <= limit)),
+            Must::AtLeast(limit) => (Some(format!("≥ {limit}")), Some(figure.median >= limit)),
             Must::Nothing => (None, None),
         };
-        let figure = Figure {
-            row,
-            what: what.into(),
-            unit,
-            median,
-            min: samples.min(),
-            max: samples.max(),
-            lower_tenth: samples.quantile(0.1),
-            must,
-            met,
-        };
+        (figure.must, figure.met) = (must, met);
         eprintln!("  {}", line(&figure));
         self.figures.push(figure);
+    }
+
+    /// Adds a figure for each cell of a grid that has samples, and prints the medians as a table.
+    pub fn grid(&mut self, row: &str, title: &str, unit: &'static str, grid: &Grid) {
+        for (line, column, samples) in grid.cells() {
+            let what = format!("{title}: {line}: {column}");
+            let figure = Figure::of(row.to_string(), what, unit, samples);
+            self.figures.push(Figure { in_grid: true, ..figure });
+        }
+        let table = format!("{title}, {unit}\n\n{}", grid.table(number));
+        eprintln!("{table}");
+        self.grids.push(table);
     }
 
     /// Adds a sentence that belongs to the figures.
@@ -102,8 +133,8 @@ impl Report {
     }
 
     /// A row, or a part of one, that could not be measured.
-    pub fn skip(&mut self, row: char, reason: impl Into<String>) {
-        let reason = reason.into();
+    pub fn skip(&mut self, row: impl Into<String>, reason: impl Into<String>) {
+        let (row, reason) = (row.into(), reason.into());
         eprintln!("  row {row} skipped: {reason}");
         self.skipped.push(Skipped { row, reason });
     }
@@ -128,8 +159,11 @@ impl Report {
     fn table(&self) -> String {
         let mut text = String::new();
         let _ = writeln!(text, "{}; {} rounds\n", self.machine, self.rounds);
-        text += "| row | what | unit | median | lower tenth | lowest | highest | must | |\n|---|---|---|---|---|---|---|---|---|\n";
-        for figure in &self.figures {
+        let in_lines = self.figures.iter().filter(|figure| !figure.in_grid).collect::<Vec<_>>();
+        if !in_lines.is_empty() {
+            text += HEADING;
+        }
+        for figure in in_lines {
             let met = figure.met.map_or("", |met| if met { "met" } else { "**missed**" });
             let _ = writeln!(
                 text,
@@ -143,6 +177,9 @@ impl Report {
                 number(figure.max),
                 figure.must.as_deref().unwrap_or("reported")
             );
+        }
+        for grid in &self.grids {
+            let _ = write!(text, "\n{grid}");
         }
         for skipped in &self.skipped {
             let _ = writeln!(text, "\nRow {} not measured: {}.", skipped.row, skipped.reason);

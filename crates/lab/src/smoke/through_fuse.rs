@@ -15,6 +15,7 @@ use terrace_bench::affinity;
 use terrace_bench::failure::Outcome;
 use terrace_bench::process::null_server;
 use terrace_bench::scratch::Scratch;
+use terrace_fuse::Transport;
 
 const BATCHES: usize = 40;
 const TURNS: u64 = 200;
@@ -35,7 +36,7 @@ pub(crate) fn run(args: &Args, scratch: &Scratch, report: &mut Report) -> Outcom
 fn same_core(args: &Args, scratch: &Scratch, report: &mut Report, core: &CpuSet) -> Outcome<()> {
     let pool = Pool::make(args, scratch, "fuse", PM_BYTES, TIER_BYTES)?;
     let ours = pool.mount(scratch, &scratch.mount_point("ours")?)?;
-    let null = null_server(scratch, &scratch.mount_point("null")?)?;
+    let null = null_server(scratch, &scratch.mount_point("null")?, Transport::Auto)?;
     let mut our_file = Subject::make(&ours.mount.join("file"))?;
     let mut null_file = Subject::open(&null.mount.join("file"))?;
     for pid in [ours.pid(), null.pid(), std::process::id()] {
@@ -57,7 +58,7 @@ fn same_core(args: &Args, scratch: &Scratch, report: &mut Report, core: &CpuSet)
 fn unpinned(args: &Args, scratch: &Scratch, report: &mut Report) -> Outcome<()> {
     let mut samples: [Samples; 3] = Default::default();
     for _ in 0..args.rounds {
-        let null = null_server(scratch, &scratch.mount_point("null")?)?;
+        let null = null_server(scratch, &scratch.mount_point("null")?, Transport::Auto)?;
         let mut file = Subject::open(&null.mount.join("file"))?;
         for (turn, samples) in Turn::ALL.into_iter().zip(&mut samples) {
             (0..BATCHES).try_for_each(|_| batch(scratch, &mut file, turn, &mut samples.null))?;
