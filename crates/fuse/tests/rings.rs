@@ -35,7 +35,7 @@ struct Held {
     count: AtomicUsize,
 }
 
-/// One file, `file`. Each block reads as its number; a write is checked against it.
+/// A file, `file`. Each block reads as its number; a write is checked against it.
 #[derive(Clone)]
 struct Blocks {
     held: Arc<Held>,
@@ -234,7 +234,7 @@ impl Drop for Mounted {
 }
 
 #[test]
-fn sixteen_clients_get_their_own_bytes_on_either_transport() {
+fn sixteen_clients_read_and_write_right_bytes_on_both_transports() {
     for transport in [Transport::Classic, Transport::Uring] {
         let Some(mounted) = mounted("clients", transport, None) else { return };
         mounted.work(16, 300, 0);

@@ -47,7 +47,7 @@ mod tests {
     use crate::thread::spawn;
 
     #[test]
-    fn a_thread_that_a_kept_thread_starts_is_free() {
+    fn a_thread_started_by_a_kept_thread_is_free() {
         let all = allowed_processors();
         let last = *all.last().unwrap();
         let (kept, started) = spawn("kept", move || {

@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_is_cut_anywhere_is_malformed() {
+    fn a_cut_request_is_malformed() {
         for (opcode, fixed, rest) in requests() {
             let joined = [fixed.clone(), rest.clone()].concat();
             for length in 0..joined.len() {
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_are_those_of_the_request() {
+    fn a_request_gives_its_arguments() {
         let decode = |number: usize| {
             let (opcode, fixed, rest) = requests().swap_remove(number);
             format!("{:?}", Operation::decode(opcode, Input::Joined(&[fixed, rest].concat())).unwrap())
@@ -504,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_names_and_places_that_cannot_be_are_malformed() {
+    fn impossible_counts_names_and_places_are_malformed() {
         let decode = |opcode, fixed: &[u8], rest: &[u8]| {
             Operation::decode(opcode, Input::Joined(&[fixed, rest].concat())).map(|_| ())
         };
@@ -519,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_has_a_header_and_the_length_that_it_tells() {
+    fn a_message_shorter_than_its_header_says_is_malformed() {
         let whole = InHeader { length: 44, opcode: opcode::LOOKUP, unique: 5, ..InHeader::default() };
         let message = [whole.as_bytes(), b"abc\0more"].concat();
         let (found, body) = header(&message).unwrap();

@@ -1,4 +1,4 @@
-//! The entries of a ring: which of them wait for a request, which have one, and how many more a queue needs.
+//! The entries of a ring: their states, and the number that a queue needs.
 //!
 //! Invariants: an entry is with the kernel, here with a request, refused, or over; a queue counts its entries that are with
 //! the kernel. Memory of an entry is kept until the ring is closed, also when the entry is over.
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_with_requests_outlive_their_ring() {
+    fn entries_with_requests_outlive_the_ring() {
         let (mut entries, _device) = entries(&[(0, true)], 4);
         drop(entries.came(2));
         entries.ring_is_gone(|slot| slot == 1);

@@ -141,7 +141,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this object's own, and nothing refers to it any more.
+        // SAFETY: the mapping belongs to this object, and no reference to it is left.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), PAGE_BYTES + self.payload_bytes) };
     }
 }

@@ -10,6 +10,7 @@
 
 #![allow(unsafe_code)] // memory that the kernel writes, and commands that point at it
 
+mod backlog;
 mod commands;
 mod entries;
 mod memory;

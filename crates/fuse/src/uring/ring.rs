@@ -1,15 +1,12 @@
-//! One ring: the entries of some queues of the kernel, served by one thread.
+//! A ring: the entries of some queues of the kernel, served by one thread.
 //!
 //! A request comes with the completion of its entry's command. Its answer and the wait for the next request are one
 //! command; the commands of all answers that are ready go to the kernel in one system call, which also waits.
 //!
-//! The kernel hands a new entry to the next request alone. Requests that came while no entry was free wait in the kernel
-//! until an entry's answer is committed. So when a queue was dry, the ring has the kernel send it a request of no meaning
-//! ([`Notifier::ask_for_a_request`]), whose commit fetches the first that waits; and again, as long as that helps.
-//!
 //! Invariants: half of the first entries of a queue wait for requests as long as entries can be had: else the next request
 //! of that processor would wait for a device of another one's file. No completion is dropped.
 
+use super::backlog::Backlog;
 use super::commands::{Commands, commit, new_ring, push, register};
 use super::entries::{Entries, Gauge, Lost};
 use super::memory::Memory;
@@ -35,7 +32,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Times that a ring is replaced, at most: a ring that fails again and again is no way for requests.
 const MOST_REPLACED: usize = 100;
 
-/// What a ring is for.
+/// The part of a session that a ring serves.
 pub(super) struct Role {
     pub device: Device,
     pub notifier: Notifier,
@@ -51,9 +48,9 @@ pub(super) struct Role {
 pub(super) struct Ring {
     ring: Commands,
     device: Device,
-    notifier: Notifier,
     shared: Arc<Shared>,
     entries: Entries,
+    backlog: Backlog,
     /// Takes the counter of the event that wakes this thread.
     woken: Box<u64>,
     /// Names and values of requests, copied out of their payload.
@@ -64,12 +61,6 @@ pub(super) struct Ring {
     unread: Vec<Option<(usize, u64)>>,
     /// Waits until now.
     round: u64,
-    /// The entry whose commit fetches a request that waits in the kernel, and the round of that commit.
-    fetches: Option<(usize, u64)>,
-    /// Whether requests may wait in the kernel that could not be fetched.
-    is_to_fetch: bool,
-    /// The regular files that were read or written last.
-    files: [u64; 4],
     is_ending: bool,
     /// Time of the next look at large payloads and refused entries.
     next_look_ns: u64,
@@ -95,18 +86,15 @@ impl Prepared {
         let mut ring = Ring {
             ring: self.0,
             device: role.device,
-            notifier: role.notifier,
             shared: Arc::new(Shared::new(wake)),
             entries,
+            backlog: Backlog::new(role.notifier),
             woken: Box::new(0),
             names: Vec::new(),
             answers: Vec::new(),
             completions: Vec::new(),
             unread: Vec::new(),
             round: 0,
-            fetches: None,
-            is_to_fetch: false,
-            files: [0; 4],
             is_ending: false,
             next_look_ns: 0,
         };
@@ -240,7 +228,7 @@ impl Ring {
     }
 
     fn has_work_later(&self) -> bool {
-        self.entries.has_large() || self.entries.has_refused() || self.is_to_fetch
+        self.entries.has_large() || self.entries.has_refused() || self.backlog.is_to_fetch()
     }
 
     /// Once in a while gives back the memory of large requests that are over, and has refused entries tried again.
@@ -261,8 +249,8 @@ impl Ring {
         // SAFETY: entries with an unseen request or an unread answer are busy; the kernel copies requests only in calls of
         // this thread (DEFER_TASKRUN), and all completions of the last one have been taken.
         unsafe { self.entries.give_back(is_busy) };
-        if self.is_to_fetch && !self.is_ending {
-            self.fetch();
+        if self.backlog.is_to_fetch() && !self.is_ending {
+            self.backlog.fetch();
         }
         while let Some(command) = (!self.is_ending).then(|| self.entries.retry(&self.device)).flatten() {
             if self.push(&command, None).is_err() {
@@ -281,7 +269,7 @@ impl Ring {
         // payload only if the request was copied out of it.
         let request = unsafe { memory.request(headers.payload_bytes as usize) };
         let header = headers.request();
-        self.note_file(header.opcode, header.node);
+        self.backlog.came(slot, self.round, header.opcode, header.node);
         let lies_in_payload = matches!(header.opcode, opcode::WRITE | opcode::SETXATTR);
         let payload = (!lies_in_payload).then(|| Arc::clone(&memory));
         let rest = if lies_in_payload {
@@ -293,49 +281,12 @@ impl Ring {
         };
         let ticket = Ticket::new(&self.shared, slot, payload);
         if is_unanswered(header.opcode) {
-            self.note_fetch(slot, header.opcode);
             dispatch_unanswered(server, &header, Input::Apart { fixed: &headers.fixed, rest: &self.names });
             // The kernel waits for nothing, but has the entry back.
             return Reply::in_entry(header.unique, ticket).done();
         }
         let input = Input::Apart { fixed: &headers.fixed, rest };
         dispatch(server, &header, input, || Reply::in_entry(header.unique, ticket));
-        self.fetch_on(slot);
-    }
-
-    /// A request of no meaning has come: the commit of its entry fetches a request that waits.
-    fn note_fetch(&mut self, slot: usize, number: u32) {
-        if number == opcode::NOTIFY_REPLY {
-            self.fetches = Some((slot, self.round));
-        }
-    }
-
-    /// If a commit has just fetched a request that waited, more may wait.
-    fn fetch_on(&mut self, slot: usize) {
-        if let Some((fetches, round)) = self.fetches
-            && fetches == slot
-        {
-            self.fetches = None;
-            if self.round <= round + 1 {
-                self.fetch();
-            }
-        }
-    }
-
-    /// Has the kernel send a request of no meaning. If it knows none of the files that were used last, it is asked again
-    /// later.
-    fn fetch(&mut self) {
-        let notifier = &self.notifier;
-        let is_asked = self.files.iter().any(|file| *file != 0 && notifier.ask_for_a_request(*file).is_ok());
-        self.is_to_fetch = !is_asked;
-    }
-
-    /// Remembers a regular file that the kernel knows.
-    fn note_file(&mut self, number: u32, node: u64) {
-        if matches!(number, opcode::READ | opcode::WRITE) && self.files[0] != node {
-            self.files.rotate_right(1);
-            self.files[0] = node;
-        }
     }
 
     #[cold]
@@ -390,7 +341,7 @@ impl Ring {
             }
             if was_dry {
                 self.ring.submit()?;
-                self.fetch();
+                self.backlog.fetch();
             }
         }
         Ok(())
@@ -416,7 +367,7 @@ impl Ring {
         self.ring = new_ring()?;
         // The old ring may still write the old counter.
         let _old = Box::leak(std::mem::replace(&mut self.woken, Box::new(0)));
-        self.fetches = None;
+        self.backlog.ring_is_gone();
         self.unread.clear();
         self.completions.retain(|(number, _)| *number != WAKE);
         self.begin()?;
@@ -425,7 +376,7 @@ impl Ring {
             let command = commit(&self.device, queue, commit_id).user_data(slot as u64);
             self.push(&command, Some((slot, commit_id)))?;
         }
-        self.fetch();
+        self.backlog.fetch();
         Ok(())
     }
 }

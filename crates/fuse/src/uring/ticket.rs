@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_read_into_the_room_of_a_ticket_are_sent_where_they_lie() {
+    fn bytes_in_the_room_of_a_ticket_are_sent_without_a_copy() {
         let (shared, memory) = (shared(), Arc::new(Memory::new(PAYLOAD).unwrap()));
         let mut ticket = Ticket::new(&shared, 3, Some(Arc::clone(&memory)));
         // SAFETY: no kernel has the entry, and no reference lives.
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_does_not_fit_becomes_eio() {
+    fn an_answer_too_long_for_its_entry_becomes_eio() {
         let (shared, memory) = (shared(), Arc::new(Memory::new(PAYLOAD).unwrap()));
         for payload in [None, Some(memory)] {
             Ticket::new(&shared, 0, payload).send(header(9000), [&[1; PAYLOAD], &[2]]);
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_wakes_a_ring_that_sleeps_and_no_other() {
+    fn an_answer_wakes_a_sleeping_ring_alone() {
         let shared = shared();
         let woken = || rustix::io::read(shared.wake_descriptor(), &mut [0; 8]).is_ok();
         let send = || Ticket::new(&shared, 0, None).send(header(16), [&[]; 2]);
