@@ -1,6 +1,5 @@
-//! Sessions by io_uring and by the FUSE device with a server of this test: requests that are held, clients beside them,
-//! rings that fail, the end of a session. Needs root and /dev/fuse; without them, or without the kernel's parameter for
-//! rings, the tests say so and pass.
+//! Sessions by io_uring and by the FUSE device with a server of this test: held requests beside clients, failed rings, the
+//! end of a session. Without root, /dev/fuse or the kernel's parameter the tests are skipped with a message.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -22,13 +21,13 @@ use terrace_runtime::thread::spawn;
 use terrace_runtime::{Clock, SystemClock};
 
 const BLOCK: u64 = 4096;
-/// Blocks of the file; reads of blocks from here on are held.
+/// Blocks of the file; reads of blocks from `HELD_FROM` on are held.
 const BLOCKS: u64 = 4096;
 const HELD_FROM: u64 = 2048;
 /// Longer than the slowest machine takes.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Requests that are held until the test lets them go.
+/// Held requests: the test ends their wait.
 #[derive(Default)]
 struct Held {
     replies: Mutex<(Vec<(u64, Reply)>, bool)>,
@@ -54,7 +53,7 @@ fn now() -> Duration {
     Duration::from_nanos(SystemClock::default().monotonic_ns())
 }
 
-/// Calls, again when the kernel cancels the request: at most so many times.
+/// Repeats a call after the kernel has cancelled its request, `cancels` times at most.
 fn unless_cancelled(call: impl FnMut() -> std::io::Result<()>, cancels: usize) {
     let results = std::iter::repeat_with(call).take(1 + cancels);
     let is_cancelled = |result: &std::io::Result<()>| {
@@ -120,7 +119,7 @@ impl Server for Blocks {
 }
 
 impl Blocks {
-    /// Lets all held requests go, now and later.
+    /// Answers held requests, now and later.
     fn let_go(&self) {
         let mut held = self.held.replies.lock();
         held.1 = true;
@@ -144,7 +143,7 @@ struct Mounted {
     blocks: Blocks,
     running: Option<Running>,
     dir: PathBuf,
-    /// Tests that set the parameter take turns, also with other programs.
+    /// The lock of tests and programs that set the kernel's parameter.
     _turn: File,
     was_offered: bool,
 }
@@ -178,7 +177,7 @@ impl Mounted {
         options.open(self.dir.join("file")).unwrap()
     }
 
-    /// Begins reads that are held.
+    /// Begins held reads.
     fn hold(&self, count: usize) -> Vec<std::thread::JoinHandle<()>> {
         let reader = |number: u64| {
             let file = self.file();
@@ -192,8 +191,8 @@ impl Mounted {
         (0..count as u64).map(reader).collect()
     }
 
-    /// Reads and writes with several clients; the longest time of a call. The kernel cancels requests that it is handing
-    /// to a ring that fails: so many for each client.
+    /// Reads and writes with `clients` threads; gives the longest time of a call. `cancels`: requests of each client that
+    /// the kernel may cancel, as it does while a ring fails.
     fn work(&self, clients: u64, rounds: u64, cancels: usize) -> Duration {
         let client = |client: u64| {
             let file = self.file();
@@ -285,7 +284,7 @@ fn requests_go_on_when_a_ring_fails() {
         is_ring.then(|| path.file_name()?.to_str()?.parse::<i32>().ok()).flatten()
     });
     for ring in rings.collect::<Vec<_>>() {
-        // SAFETY: the number is a ring's of the session, which sees it as failed.
+        // SAFETY: the descriptor belongs to a ring of the session; the session sees a failed ring.
         #[allow(unsafe_code)]
         let replaced = unsafe { libc::dup2(null.as_raw_fd(), ring) };
         assert_eq!(replaced, ring);

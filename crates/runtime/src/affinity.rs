@@ -1,11 +1,11 @@
-//! Processors of threads: a thread that serves one processor stays on it, and the threads that it starts do not.
+//! Processors of threads: a thread stays on the processor that it serves; the threads started by it do not.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::cell::Cell;
 use std::io;
 
 thread_local! {
-    /// The processors of this thread before it was kept on one of them.
+    /// The processors of this thread before it was kept on a single processor.
     static BEFORE: Cell<Option<CpuSet>> = const { Cell::new(None) };
 }
 
@@ -28,7 +28,7 @@ pub fn stay_on(processor: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// The processors that a thread started by this one is to be given; `None` when it inherits the right ones.
+/// The processors for threads started by the calling thread; `None` when they inherit the right processors.
 pub(crate) fn of_started_threads() -> Option<CpuSet> {
     BEFORE.get()
 }

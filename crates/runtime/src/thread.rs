@@ -20,7 +20,7 @@ use shuttle::thread::{Builder, JoinHandle};
 
 pub use crate::thread_index::*;
 
-/// Starts a named thread. It may use the processors of the process, also when this thread is kept on one.
+/// Starts a named thread. It may use all processors of the process, also when the calling thread is kept on a processor.
 ///
 /// # Errors
 /// The operating system's, when no thread can be made.

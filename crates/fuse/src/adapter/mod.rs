@@ -34,7 +34,7 @@ impl Server for Adapter {
     }
 
     fn begins(&self, transport: Transport) {
-        // There is one request thread for each processor, and none of them may wait.
+        // A processor has a single request thread, which may not wait.
         if transport == Transport::Uring {
             self.requests.never_wait_here();
         }

@@ -80,7 +80,7 @@ pub(super) struct Entries {
     payload_bytes: usize,
     /// Places of refused entries.
     refused: Vec<usize>,
-    /// Entries that are large, and those that are not over.
+    /// Large entries, and entries of any size with the kernel, here, or refused.
     large: usize,
     living: usize,
     gauge: Arc<Gauge>,
