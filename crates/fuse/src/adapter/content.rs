@@ -100,7 +100,11 @@ pub(super) fn fsync(adapter: &Adapter, asker: &InHeader, handle: u64, data_only:
     adapter.requests.sync(asked(asker, "fsync"), call, |result| done(reply, result));
 }
 
+/// Where fsync of a directory has nothing to do the kernel is told so by ENOSYS, and asks no more (decision 0033).
 pub(super) fn fsyncdir(adapter: &Adapter, ino: Ino, reply: Reply) {
+    if adapter.requests.fs().needs_no_fsyncdir() {
+        return reply.error(Errno::NOSYS);
+    }
     done(reply, adapter.requests.direct("fsyncdir", |served| served.fs().fsyncdir(ino)));
 }
 
