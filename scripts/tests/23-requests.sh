@@ -65,6 +65,90 @@ operation = {"unlink": os.unlink, "stat": os.stat}.get(sys.argv[1]) or globals()
 operation(sys.argv[2])
 EOF
 
+# What the kernel remembers is never old: listings after each change of names, content after direct writes beside mappings.
+cat >fresh.py <<'EOF'
+import mmap, os, random, sys, threading
+
+os.chdir(sys.argv[1])
+names = set()
+
+def same(what):
+    for _ in range(2):  # The second listing is the kernel's own.
+        found = set(os.listdir("."))
+        if found != names:
+            sys.exit(f"after {what}: {sorted(found ^ names)}")
+
+def put(path, content):
+    with open(path, "wb") as file:
+        file.write(content)
+
+for number in range(200):
+    a, b = f"a{number}", f"b{number}"
+    same("start")
+    put(a, b"1"); names.add(a); same("create")
+    os.link(a, b); names.add(b); same("link")
+    os.unlink(a); names.remove(a); same("unlink")
+    os.rename(b, a); names.remove(b); names.add(a); same("rename")
+    os.symlink("x", b); names.add(b); same("symlink")
+    os.unlink(b); names.remove(b); os.mkdir(b); names.add(b); same("mkdir")
+    if number % 2:
+        os.rmdir(b); names.remove(b); same("rmdir")
+    if number % 3:
+        os.rename(a, "one"); names.discard(a); names.add("one"); same("rename over a name")
+
+# A listing that goes on beside changes: names that were there all the time are in it, once.
+def change():
+    while not stop:
+        put("changing", b""), os.unlink("changing")
+
+stop, before = False, set(names)
+changer = threading.Thread(target=change)
+changer.start()
+for _ in range(300):
+    found = os.listdir(".")
+    if set(found) - {"changing"} != before or len(found) != len(set(found)):
+        sys.exit(f"beside changes: {set(found) ^ before}")
+stop = True
+changer.join()
+
+def content(path):
+    with open(path, "rb", buffering=0) as file:
+        return file.read(1 << 20)
+
+for size in (100, 5000, 40_000, 300_000):
+    for round in range(100):
+        fill = bytes([1 + round]) * size
+        writer = os.open("file", os.O_RDWR | os.O_CREAT)
+        os.truncate("file", size)
+        case, at = round % 5, random.randrange(size)
+        if case == 1:  # A mapping brings old pages into the kernel.
+            with mmap.mmap(writer, size, prot=mmap.PROT_READ) as mapping:
+                mapping[at]
+                os.pwrite(writer, fill, 0)
+                if mapping[at] != fill[0]:
+                    sys.exit(f"a mapping shows old content: size {size}, round {round}")
+        elif case == 2:  # … while the file is written.
+            with mmap.mmap(writer, size, prot=mmap.PROT_READ) as mapping:
+                reader = threading.Thread(target=lambda: [mapping[random.randrange(size)] for _ in range(300)])
+                reader.start()
+                os.pwrite(writer, fill, 0)
+                reader.join()
+        elif case == 3:  # Copies within the kernel do that, too.
+            ends = os.pipe()
+            os.splice(writer, ends[1], 4096, offset_src=0)
+            os.pwrite(writer, fill, 0)
+            [os.close(end) for end in ends]
+        elif case == 4:
+            with mmap.mmap(writer, size) as mapping:
+                mapping[:] = fill
+        else:
+            os.pwrite(writer, fill, 0)
+        os.close(writer)
+        for reading in range(2):
+            if content("file") != fill:
+                sys.exit(f"old content: size {size}, round {round}, reading {reading}")
+EOF
+
 # Counts the requests of the mount from now on.
 observe() {
     local device
@@ -149,6 +233,8 @@ counts() {
     sqlite3 "$mnt/base" "CREATE TABLE entries (number, text)"
     transaction
     report 1 "a transaction of SQLite (DELETE)" transaction
+    mkdir "$mnt/fresh"
+    python3 fresh.py "$mnt/fresh" >fresh.out 2>&1 || fail "$transport: $(tail -n 3 fresh.out)"
     umount_pool
 }
 
