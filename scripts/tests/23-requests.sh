@@ -115,6 +115,10 @@ def content(path):
     with open(path, "rb", buffering=0) as file:
         return file.read(1 << 20)
 
+def read_on(mapping):
+    while not stop:
+        mapping[::4096]
+
 for size in (100, 5000, 40_000, 300_000):
     for round in range(100):
         fill = bytes([1 + round]) * size
@@ -129,9 +133,13 @@ for size in (100, 5000, 40_000, 300_000):
                     sys.exit(f"a mapping shows old content: size {size}, round {round}")
         elif case == 2:  # … while the file is written.
             with mmap.mmap(writer, size, prot=mmap.PROT_READ) as mapping:
-                reader = threading.Thread(target=lambda: [mapping[random.randrange(size)] for _ in range(300)])
+                stop = False
+                reader = threading.Thread(target=read_on, args=[mapping])
                 reader.start()
-                os.pwrite(writer, fill, 0)
+                for _ in range(20):
+                    os.pwrite(writer, bytes(size), 0)
+                    os.pwrite(writer, fill, 0)
+                stop = True
                 reader.join()
         elif case == 3:  # Copies within the kernel do that, too.
             ends = os.pipe()
