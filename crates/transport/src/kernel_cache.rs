@@ -127,8 +127,6 @@ impl KernelCache {
             }
             pages.drops = drops && prefers_cached;
             pages.cached = prefers_cached && !is_old;
-            // A direct open, whose answer has no FOPEN_KEEP_CACHE, has the kernel drop all pages before it returns.
-            pages.is_old = pages.drops;
         }
         Some(if pages.drops { Opening::Drops } else { Opening::Open(pages.mode()) })
     }
@@ -185,6 +183,7 @@ impl FrontEnd for Opens<'_> {
     fn closed(&mut self, note: &mut Note) {
         let mut pages = Pages::of(note);
         self.cache.give_back(&mut pages);
+        pages.close(self.opening.is_some());
         *note = pages.note();
     }
 }
@@ -221,6 +220,14 @@ mod tests {
             let is_admitted = self.references.open(Ino(ino), admit);
             assert_eq!(is_admitted, opens.opening.is_some());
             opens.opening
+        }
+
+        /// An open that the file system admits, and that fails afterwards.
+        fn fail_to_open(&self, ino: u64) {
+            let mut opens = Opens { cache: &self.cache, opening: None };
+            let asks = Asks { prefer: Prefer::Direct, is_first: true, wait: W };
+            assert!(self.references.open(Ino(ino), |note, _| opens.admit(note, asks)));
+            self.references.release(Ino(ino), |note| opens.closed(note));
         }
 
         /// Whether a reference is left after the close.
@@ -292,6 +299,8 @@ mod tests {
         assert_eq!(files.open(7, Prefer::Direct, W), DIRECT);
         files.fill(7);
         _ = files.close(7);
+        // The kernel is not told of an open that fails, and keeps its pages.
+        files.fail_to_open(7);
         assert_eq!(files.open(7, SMALL, Wait::Never), DIRECT);
         // The mode stays until the last close.
         assert_eq!(files.open(7, Prefer::Cached, W), DIRECT);

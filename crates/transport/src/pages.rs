@@ -26,6 +26,8 @@ pub(crate) struct Pages {
     /// does not lock pages during a write through the cache, so a drop beside such a write would let a reader bring the
     /// old page back for good.
     pub is_old: bool,
+    /// The kernel has filled a page since the file was opened in [`OpenMode::Direct`].
+    pub is_filled: bool,
     /// The only descriptor is having the pages dropped; further opens wait.
     pub drops: bool,
 }
@@ -33,17 +35,32 @@ pub(crate) struct Pages {
 const CACHED: u32 = 1;
 const IS_OLD: u32 = 2;
 const DROPS: u32 = 4;
+const IS_FILLED: u32 = 8;
 
 impl Pages {
     pub fn of(note: &Note) -> Pages {
         let [kept_blocks, bits] = note.0;
         let has = |bit: u32| bits & bit != 0;
-        Pages { kept_blocks, cached: has(CACHED), is_old: has(IS_OLD), drops: has(DROPS) }
+        Pages {
+            kept_blocks,
+            cached: has(CACHED),
+            is_old: has(IS_OLD),
+            is_filled: has(IS_FILLED),
+            drops: has(DROPS),
+        }
     }
 
     pub fn note(self) -> Note {
         let bit = |is_set: bool, bit: u32| if is_set { bit } else { 0 };
-        Note([self.kept_blocks, bit(self.cached, CACHED) | bit(self.is_old, IS_OLD) | bit(self.drops, DROPS)])
+        let old = bit(self.is_old, IS_OLD) | bit(self.is_filled, IS_FILLED);
+        Note([self.kept_blocks, bit(self.cached, CACHED) | bit(self.drops, DROPS) | old])
+    }
+
+    /// The last descriptor is closed, or an open has failed that would have been the only one. A direct open that the
+    /// kernel was told of, in an answer without FOPEN_KEEP_CACHE, has dropped the pages of before.
+    pub fn close(&mut self, has_failed: bool) {
+        self.is_old = self.is_filled || self.is_old && has_failed;
+        self.is_filled = false;
     }
 
     pub fn mode(self) -> OpenMode {
@@ -54,7 +71,7 @@ impl Pages {
 /// The kernel fills pages of an open file.
 pub(crate) fn fill_pages(note: &mut Note) {
     let pages = Pages::of(note);
-    *note = Pages { is_old: pages.is_old || !pages.cached, ..pages }.note();
+    *note = Pages { is_filled: pages.is_filled || !pages.cached, ..pages }.note();
 }
 
 /// Ends a drop: `done` when the kernel has dropped all pages. The mode of the file.
@@ -62,10 +79,8 @@ pub(crate) fn end_drop(note: &mut Note, done: bool) -> OpenMode {
     let mut pages = Pages::of(note);
     assert!(pages.drops, "a drop of pages ends that no open began");
     pages.drops = false;
-    if done {
-        pages.cached = true;
-        pages.is_old = false;
-    }
+    // Whatever kept the kernel from it may also keep it from dropping them at the direct open that this one becomes.
+    (pages.cached, pages.is_old, pages.is_filled) = (done, !done, !done);
     *note = pages.note();
     pages.mode()
 }
@@ -77,7 +92,7 @@ mod tests {
     #[test]
     fn a_note_holds_the_whole_state_of_an_inode() {
         assert_eq!(Pages::default().note(), Note::default());
-        for bits in 0..8 {
+        for bits in 0..16 {
             let note = Note([7, bits]);
             assert_eq!(Pages::of(&note).note(), note);
         }
