@@ -276,7 +276,7 @@ mod tests {
 
     /// A reader of a file that had just been written waited in another thread for a drop of pages, and there were none.
     #[test]
-    fn a_file_that_was_read_by_no_mapping_is_cached_without_a_drop() {
+    fn an_unmapped_file_is_cached_without_a_drop() {
         let files = Files::new(true);
         files.references.looked_up(Ino(7));
         for prefer in [SMALL, Prefer::Cached] {
