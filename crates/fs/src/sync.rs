@@ -68,6 +68,12 @@ pub fn fsyncdir(store: &Store, ino: Ino) -> FsResult<()> {
     fsync(store, ino, false, Wait::Allowed)
 }
 
+/// Whether a change of names is durable when its call returns: the fence of its commit makes it so. After a failure of PM
+/// fsync has that to tell.
+pub fn needs_no_fsyncdir(store: &Store) -> bool {
+    store.persistent.pm().order_persists() && !is_stopped(store)
+}
+
 /// Everything written so far becomes durable: dirty pages of all files too.
 ///
 /// # Errors

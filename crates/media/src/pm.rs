@@ -108,6 +108,10 @@ pub trait PmMedium: Send + Sync {
     fn expect_store(&self, _offset: PmOffset) {}
     /// Writes back cache lines that any thread stored earlier. Volatile until `order` or `persist`.
     fn write_back(&self, offset: PmOffset, length: u64);
+    /// Whether [`Fence::Order`] makes durable, too, so that `persist` has nothing left to do. False in doubt.
+    fn order_persists(&self) -> bool {
+        false
+    }
     /// A fence, issued by the source line `at`. Called as `order()` and `persist()`, which know their callers.
     fn fence(&self, kind: Fence, at: &'static Location<'static>);
     /// Fences issued and cache lines written back or streamed so far, for benches. A medium that does

@@ -211,3 +211,12 @@ fn every_pm_medium_describes_itself_and_its_promise() {
         assert_ne!(case.medium.promise().name(), "none", "{}", case.name);
     }
 }
+
+/// In doubt a medium denies it: fsync of a directory relies on that.
+#[test]
+fn order_persists_in_memory_alone() {
+    for case in media() {
+        let denies = ["ram on a disk file system", "recorded, persist only"].contains(&case.name);
+        assert_eq!(case.medium.order_persists(), !denies, "{}", case.name);
+    }
+}

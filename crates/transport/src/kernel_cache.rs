@@ -3,8 +3,8 @@
 //!
 //! Invariants:
 //! 1. A file has one mode from its first open to its last close.
-//! 2. The kernel drops the pages of a file that was open in [`OpenMode::Direct`] before the file is cached, and while no
-//!    descriptor but that of the opening reader exists.
+//! 2. The kernel drops the pages that it filled while the file was open in [`OpenMode::Direct`] before the file is cached,
+//!    and while no descriptor but that of the opening reader exists.
 //! 3. The files that are cached while there is room take no more blocks than the budget, and give them back at their last
 //!    close.
 //!
@@ -13,20 +13,12 @@
 //!
 //! Lock order: the lock of the drops, then the lock of an inode's references. Consent to an open takes no lock.
 
+use crate::pages::{OpenMode, Pages, end_drop, fill_pages};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use terrace_engine::{Asks, Engine, FrontEnd, FsError, FsResult, HowToOpen, Note, Prefer, Wait};
 use terrace_format::{BLOCK_SIZE, Ino};
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 use terrace_runtime::sync::{Condvar, Mutex};
-
-/// How the kernel treats an open file (design 6): one mode from first open to last close.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OpenMode {
-    /// Every read and write reaches the file system.
-    Direct,
-    /// The kernel caches pages, and keeps those it has: files that are only read (decision 0020).
-    Cached,
-}
 
 /// An open that was admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,43 +28,6 @@ enum Opening {
     /// The file is open, and is cached once the kernel has dropped its old pages: the caller asks the kernel for
     /// that, then ends the drop.
     Drops,
-}
-
-/// The state of an inode in the kernel's cache.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Pages {
-    /// Blocks that the file takes of the budget, until its last close.
-    kept_blocks: u32,
-    cached: bool,
-    /// The file was open in [`OpenMode::Direct`] since the kernel last dropped its pages: a mapping may have
-    /// filled a page during a direct write, so the page may be old. The pages are dropped only while no
-    /// descriptor but that of the opening reader exists. The kernel does not lock pages during a write
-    /// through the cache, so a drop beside such a write would let a reader bring the old page back for good.
-    was_direct: bool,
-    /// The only descriptor is having the pages dropped; further opens wait.
-    drops: bool,
-}
-
-const CACHED: u32 = 1;
-const WAS_DIRECT: u32 = 2;
-const DROPS: u32 = 4;
-
-impl Pages {
-    fn of(note: &Note) -> Pages {
-        let [kept_blocks, bits] = note.0;
-        let has = |bit: u32| bits & bit != 0;
-        Pages { kept_blocks, cached: has(CACHED), was_direct: has(WAS_DIRECT), drops: has(DROPS) }
-    }
-
-    fn note(self) -> Note {
-        let bit = |is_set: bool, bit: u32| if is_set { bit } else { 0 };
-        let bits = bit(self.cached, CACHED) | bit(self.was_direct, WAS_DIRECT) | bit(self.drops, DROPS);
-        Note([self.kept_blocks, bits])
-    }
-
-    fn mode(self) -> OpenMode {
-        if self.cached { OpenMode::Cached } else { OpenMode::Direct }
-    }
 }
 
 /// Has the kernel drop all pages of an inode; true when it did.
@@ -91,7 +46,7 @@ pub struct KernelCache {
 
 impl KernelCache {
     /// With a budget of `bytes` for files in PM that are open for reading. Without a way to have pages dropped, a file
-    /// that was open directly stays direct.
+    /// of which the kernel may hold old pages stays direct.
     pub fn new(bytes: u64) -> KernelCache {
         KernelCache {
             kept_blocks: AtomicU64::new(0),
@@ -103,7 +58,7 @@ impl KernelCache {
     }
 
     /// Sets the function that has the kernel drop all pages of an inode; it gives true if the kernel did. After
-    /// that, a file that was open for direct I/O can be cached by the kernel. Opens that may wait call it without
+    /// that, a file of which the kernel may hold old pages can be cached, too. Opens that may wait call it without
     /// a lock.
     pub fn with_drop_pages(self, drop_pages: impl Fn(Ino) -> bool + Send + Sync + 'static) -> KernelCache {
         KernelCache { drop_pages: Some(Box::new(drop_pages)), ..self }
@@ -139,11 +94,22 @@ impl KernelCache {
         fs.release_through(ino, &mut Opens { cache: self, opening: None });
     }
 
+    /// Learns of a read whose bytes the kernel puts into its pages: in [`OpenMode::Direct`], too, a mapping or a copy within
+    /// the kernel (sendfile) reads like that. Called before the read is answered.
+    pub fn fills_pages(&self, fs: &Engine, ino: Ino) {
+        fs.with_note(ino, fill_pages);
+    }
+
     /// Consents to an open, and sets the mode at a first open. `None`: another caller is dropping pages, or this
     /// caller would have to drop pages and may not wait.
     fn admit(&self, pages: &mut Pages, asks: Asks) -> Option<Opening> {
-        let mut prefers_cached =
-            asks.prefer != Prefer::Direct && (self.drop_pages.is_some() || !pages.was_direct);
+        let is_old = pages.is_old;
+        let mut prefers_cached = (self.drop_pages.is_some() || !is_old)
+            && match asks.prefer {
+                Prefer::Direct => false,
+                Prefer::Cached => true,
+                Prefer::CachedWithinBudget { at_any_cost, .. } => at_any_cost || !is_old,
+            };
         // Every open waits for the drop, or the kernel, which drops the pages, would wait for requests that
         // hold some of them.
         if pages.drops {
@@ -151,17 +117,16 @@ impl KernelCache {
         }
         if asks.is_first {
             assert_eq!(pages.kept_blocks, 0, "a file without descriptors takes blocks of the budget");
-            let drops = prefers_cached && pages.was_direct;
+            let drops = prefers_cached && is_old;
             if drops && asks.wait != Wait::Allowed {
                 return None;
             }
-            if prefers_cached && let Prefer::CachedWithinBudget { blocks } = asks.prefer {
+            if prefers_cached && let Prefer::CachedWithinBudget { blocks, .. } = asks.prefer {
                 pages.kept_blocks = self.keep(blocks).unwrap_or(0);
                 prefers_cached = pages.kept_blocks > 0;
             }
             pages.drops = drops && prefers_cached;
-            pages.cached = prefers_cached && !pages.was_direct;
-            pages.was_direct |= !pages.cached;
+            pages.cached = prefers_cached && !is_old;
         }
         Some(if pages.drops { Opening::Drops } else { Opening::Open(pages.mode()) })
     }
@@ -200,19 +165,6 @@ impl KernelCache {
     }
 }
 
-/// Ends a drop: `done` when the kernel has dropped all pages. The mode of the file.
-fn end_drop(note: &mut Note, done: bool) -> OpenMode {
-    let mut pages = Pages::of(note);
-    assert!(pages.drops, "a drop of pages ends that no open began");
-    pages.drops = false;
-    if done {
-        pages.cached = true;
-        pages.was_direct = false;
-    }
-    *note = pages.note();
-    pages.mode()
-}
-
 /// An open or a close of a file.
 struct Opens<'a> {
     cache: &'a KernelCache,
@@ -231,11 +183,13 @@ impl FrontEnd for Opens<'_> {
     fn closed(&mut self, note: &mut Note) {
         let mut pages = Pages::of(note);
         self.cache.give_back(&mut pages);
+        pages.close(self.opening.is_some());
         *note = pages.note();
     }
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use terrace_store::parts::inodes::open_files::OpenFiles;
@@ -268,10 +222,23 @@ mod tests {
             opens.opening
         }
 
+        /// An open that the file system admits, and that fails afterwards.
+        fn fail_to_open(&self, ino: u64) {
+            let mut opens = Opens { cache: &self.cache, opening: None };
+            let asks = Asks { prefer: Prefer::Direct, is_first: true, wait: W };
+            assert!(self.references.open(Ino(ino), |note, _| opens.admit(note, asks)));
+            self.references.release(Ino(ino), |note| opens.closed(note));
+        }
+
         /// Whether a reference is left after the close.
         fn close(&self, ino: u64) -> bool {
             let mut opens = Opens { cache: &self.cache, opening: None };
             self.references.release(Ino(ino), |note| opens.closed(note)).is_referenced
+        }
+
+        /// A mapping reads.
+        fn fill(&self, ino: u64) {
+            self.references.with_note(Ino(ino), fill_pages).unwrap();
         }
 
         fn dropped(&self, ino: u64, done: bool) -> Option<OpenMode> {
@@ -283,9 +250,12 @@ mod tests {
         }
     }
 
+    /// A small file of which the kernel would not have to drop old pages first.
+    const SMALL: Prefer = Prefer::CachedWithinBudget { blocks: 1, at_any_cost: false };
+
     /// A mapping beside direct writes left old pages in the kernel's cache, and a later open that only read kept them.
     #[test]
-    fn the_kernel_does_not_cache_a_directly_written_file() {
+    fn the_kernel_does_not_cache_a_file_with_old_pages() {
         let files = Files::new(false);
         let open = |prefer| files.open(7, prefer, W);
         files.references.looked_up(Ino(7));
@@ -294,12 +264,48 @@ mod tests {
         assert_eq!(open(Prefer::Direct), CACHED);
         (0..2).for_each(|_| assert!(files.close(7)));
         assert_eq!(open(Prefer::Direct), DIRECT);
+        files.fill(7);
         assert!(files.close(7));
         assert_eq!([0, 1].map(|_| open(Prefer::Cached)), [DIRECT; 2]);
+        files.fill(7);
         // The kernel forgets the inode, and its pages with it.
         (0..2).for_each(|_| assert!(files.close(7)));
         assert!(files.references.forget(Ino(7), 1));
         assert_eq!(open(Prefer::Cached), CACHED);
+    }
+
+    /// A reader of a file that had just been written waited in another thread for a drop of pages, and there were none.
+    #[test]
+    fn an_unmapped_file_is_cached_without_a_drop() {
+        let files = Files::new(true);
+        files.references.looked_up(Ino(7));
+        for prefer in [SMALL, Prefer::Cached] {
+            // The direct open has the kernel drop the pages of the cached open before it.
+            assert_eq!(files.open(7, Prefer::Direct, Wait::Never), DIRECT);
+            _ = files.close(7);
+            assert_eq!(files.open(7, prefer, Wait::Never), CACHED);
+            // Pages that are filled now are written through.
+            files.fill(7);
+            _ = files.close(7);
+            assert_eq!(files.open(7, prefer, Wait::Never), CACHED);
+            _ = files.close(7);
+        }
+    }
+
+    #[test]
+    fn a_small_file_with_old_pages_is_direct_once() {
+        let files = Files::new(true);
+        files.references.looked_up(Ino(7));
+        assert_eq!(files.open(7, Prefer::Direct, W), DIRECT);
+        files.fill(7);
+        _ = files.close(7);
+        // The kernel is not told of an open that fails, and keeps its pages.
+        files.fail_to_open(7);
+        assert_eq!(files.open(7, SMALL, Wait::Never), DIRECT);
+        // The mode stays until the last close.
+        assert_eq!(files.open(7, Prefer::Cached, W), DIRECT);
+        (0..2).for_each(|_| _ = files.close(7));
+        assert_eq!(files.open(7, SMALL, Wait::Never), CACHED);
     }
 
     /// Pages are dropped once, while no other descriptor is open; a further open waits meanwhile, also for
@@ -311,6 +317,7 @@ mod tests {
         let close = || _ = files.close(7);
         files.references.looked_up(Ino(7));
         assert_eq!(open(Prefer::Direct, W), DIRECT);
+        files.fill(7);
         // A writer has the file open already, so the mode stays direct.
         assert_eq!(open(Prefer::Cached, W), DIRECT);
         (0..2).for_each(|_| close());
@@ -325,6 +332,7 @@ mod tests {
         assert_eq!(open(Prefer::Cached, Wait::Never), CACHED);
         close();
         assert_eq!(open(Prefer::Direct, W), DIRECT);
+        files.fill(7);
         close();
         // The kernel failed to drop the pages.
         assert_eq!(open(Prefer::Cached, W), Some(Opening::Drops));
@@ -338,7 +346,7 @@ mod tests {
     #[test]
     fn files_are_kept_in_the_kernel_while_there_is_room() {
         let files = Files::new(true);
-        let open = |ino, blocks| files.open(ino, Prefer::CachedWithinBudget { blocks }, W);
+        let open = |ino, blocks| files.open(ino, Prefer::CachedWithinBudget { blocks, at_any_cost: true }, W);
         assert_eq!([open(1, 6), open(2, 6), open(3, 4)], [CACHED, DIRECT, CACHED]);
         // A second open shares the mode; `Prefer::Cached` takes no counted room.
         assert_eq!([open(1, 6), files.open(4, Prefer::Cached, W)], [CACHED; 2]);
@@ -349,6 +357,7 @@ mod tests {
         assert_eq!(files.kept_blocks(), 0);
         files.references.looked_up(Ino(5));
         assert_eq!(files.open(5, Prefer::Direct, W), DIRECT);
+        files.fill(5);
         _ = files.close(5);
         // The file takes its room before its pages are dropped, and holds it until the close, even if the
         // drop fails.
@@ -357,14 +366,5 @@ mod tests {
         _ = files.close(5);
         assert_eq!([open(5, u64::MAX), open(6, 11)], [DIRECT; 2]);
         assert_eq!(files.kept_blocks(), 0);
-    }
-
-    #[test]
-    fn a_note_holds_the_whole_state_of_an_inode() {
-        assert_eq!(Pages::default().note(), Note::default());
-        for bits in 0..8 {
-            let note = Note([7, bits]);
-            assert_eq!(Pages::of(&note).note(), note);
-        }
     }
 }

@@ -14,11 +14,13 @@ mod held;
 pub mod kernel_cache;
 mod lines;
 mod long;
+mod pages;
 pub mod requests;
 pub mod served;
 pub mod waiting;
 
-pub use kernel_cache::{KernelCache, OpenMode};
+pub use kernel_cache::KernelCache;
+pub use pages::OpenMode;
 pub use requests::Requests;
 pub use served::Served;
 pub use waiting::request_threads;

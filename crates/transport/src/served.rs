@@ -1,6 +1,7 @@
 //! A mounted pool as a front end serves it: the engine, and the kernel's cache before it.
 
-use crate::kernel_cache::{KernelCache, OpenMode};
+use crate::kernel_cache::KernelCache;
+use crate::pages::OpenMode;
 use std::sync::Arc;
 use terrace_engine::{Engine, FsResult, Wait};
 use terrace_format::Ino;
@@ -35,6 +36,11 @@ impl Served {
     /// ESTALE, EIO, and truncate's; `WouldBlock`.
     pub fn open(&self, ino: Ino, truncate: bool, write: bool, wait: Wait) -> FsResult<OpenMode> {
         self.cache.open(&self.fs, ino, truncate, write, wait)
+    }
+
+    /// Learns of a read whose bytes the kernel puts into its pages.
+    pub fn fills_pages(&self, ino: Ino) {
+        self.cache.fills_pages(&self.fs, ino);
     }
 
     /// Closes.

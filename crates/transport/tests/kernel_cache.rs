@@ -30,8 +30,12 @@ fn a_file_only_read_is_cached_by_the_kernel() -> FsResult<()> {
     let pool = SimulatedPool::new(8 << 20, 4096);
     let fs =
         pool.mount_with(MountOptions { policy: Some(PolicyKind::PREDICTIVE), ..MountOptions::default() });
+    // A file that is open for writing is read through a mapping.
     let through = |cache: &KernelCache, ino, for_writing| -> FsResult<OpenMode> {
         let mode = cache.open(&fs, ino, false, for_writing, W)?;
+        if for_writing {
+            cache.fills_pages(&fs, ino);
+        }
         cache.release(&fs, ino);
         Ok(mode)
     };
@@ -40,17 +44,14 @@ fn a_file_only_read_is_cached_by_the_kernel() -> FsResult<()> {
     let (small, large) = (try_create(&fs, "small")?, try_create(&fs, "large")?);
     write(&fs, small, 0, 8)?;
     write(&fs, large, 0, 64)?;
-    // A file that one request can read is opened as direct until it has been read repeatedly.
-    let once = try_create(&fs, "once")?;
-    write(&fs, once, 0, 8)?;
-    assert_eq!(opened(once, false)?, OpenMode::Direct);
-    for _ in 0..3 {
-        read(&fs, small, 0, 8)?;
+    // Both kinds of files are cached from their first open, until a mapping has read them beside a writer.
+    for ino in [small, large] {
+        assert_eq!([opened(ino, false)?, opened(ino, true)?], [OpenMode::Cached, OpenMode::Direct]);
+        assert_eq!(opened(ino, false)?, OpenMode::Direct);
     }
-    assert_eq!([opened(small, false)?, opened(small, false)?], [OpenMode::Cached; 2]);
-    // A file that takes several requests is cached from its first open, until it has been open for writing.
+    // The direct open has let the kernel drop its pages.
+    assert_eq!(opened(small, false)?, OpenMode::Cached);
     assert_eq!([opened(large, false)?, opened(large, true)?], [OpenMode::Cached, OpenMode::Direct]);
-    assert_eq!(opened(large, false)?, OpenMode::Direct);
     // A kernel that drops its pages on request allows it to be cached again: one request for each time it was
     // direct.
     let dropped = Arc::new(AtomicU64::new(0));
@@ -70,6 +71,11 @@ fn a_file_only_read_is_cached_by_the_kernel() -> FsResult<()> {
     assert!(matches!(cache.open(&fs, large, false, false, Wait::Never), Err(FsError::WouldBlock)));
     assert_eq!([opened(large, false)?, opened(large, false)?], [OpenMode::Cached; 2]);
     assert_eq!(dropped.load(Ordering::Relaxed), 1);
+    // For a small file pages are dropped when it has been read again and again.
+    assert_eq!([opened(small, true)?, opened(small, false)?], [OpenMode::Direct; 2]);
+    (0..3).try_for_each(|_| read(&fs, small, 0, 8))?;
+    assert_eq!(opened(small, true)?, OpenMode::Direct);
+    assert!(matches!(cache.open(&fs, small, false, false, Wait::Never), Err(FsError::WouldBlock)));
     // The kernel cannot drop the pages, so the file is opened as direct. An open for writing does not ask the
     // kernel.
     assert_eq!([opened(large, true)?, opened(large, false)?, opened(large, true)?], [OpenMode::Direct; 3]);

@@ -149,6 +149,12 @@ impl Engine {
         terrace_fs::sync::fsyncdir(&self.store, ino)
     }
 
+    /// Whether a change of names is durable when its call returns, so that [`Self::fsyncdir`] has nothing to do and no
+    /// failure to tell.
+    pub fn needs_no_fsyncdir(&self) -> bool {
+        terrace_fs::sync::needs_no_fsyncdir(&self.store)
+    }
+
     /// Makes everything written so far durable, dirty pages of all files included.
     ///
     /// # Errors

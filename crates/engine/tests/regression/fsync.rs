@@ -4,7 +4,7 @@ use super::helpers::{ASYNC, EIO, W, break_device, dirty};
 use super::hooked_device::{HookedDevice, mount_over};
 use std::sync::Arc;
 use std::time::Duration;
-use terrace_engine::{Allocate, FsResult, MountOptions, SetAttributes, Simulation};
+use terrace_engine::{Allocate, FsResult, MountOptions, SetAttributes, Simulation, read_superblock};
 use terrace_media::block::{Operation, Times};
 use terrace_placement::Home;
 use terrace_runtime::Next;
@@ -204,4 +204,30 @@ fn a_returned_device_reports_lost_writes_to_the_next_fsync() {
     assert!(found.iter().all(|byte| *byte == 1));
     fs.unmount().unwrap();
     pool.assert_clean();
+}
+
+/// The kernel is told to send no fsync of a directory where a create is durable when it returns, and only there.
+#[test]
+fn fsync_of_a_directory_is_needed_where_only_persist_makes_durable() -> FsResult<()> {
+    for persist_only in [false, true] {
+        let pool = SimulatedPool::new(2 << 20, 2048);
+        pool.pm.set_persist_only(persist_only);
+        let fs = pool.mount();
+        assert_eq!(fs.needs_no_fsyncdir(), !persist_only);
+        create(&fs, ROOT, "a");
+        if persist_only {
+            fs.fsyncdir(ROOT)?;
+        }
+        let after = pool.crash_now(1).mount();
+        assert!(after.try_lookup(ROOT, b"a", W).is_ok(), "persist_only {persist_only}");
+    }
+    // A failure of PM is told by fsync.
+    let pool = SimulatedPool::new(2 << 20, 2048);
+    let fs = pool.mount();
+    let ino = create(&fs, ROOT, "a");
+    let geometry = read_superblock(&*pool.pm, false).unwrap().0.geometry();
+    pool.pm.poison(geometry.table_offset().0..geometry.first_pool_block().offset().0);
+    assert!(write(&fs, ino, 0, &[1; 4096]).is_err());
+    assert!(fs.fsyncdir(ROOT).is_err() && !fs.needs_no_fsyncdir());
+    Ok(())
 }

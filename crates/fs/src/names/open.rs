@@ -72,20 +72,21 @@ pub fn open(
 }
 
 /// The preference for a file that is only read. A cold file is cached by the kernel, which then sends no
-/// request for a cached page. A file in PM is cached too, under a policy that follows reads, if it is
-/// read-dominated or longer than a request, and while the kernel's cache has room for such files: a page that
-/// the kernel drops and fetches again costs more than a direct read. The predictors see only the reads that
-/// the kernel sends.
+/// request for a cached page. A file in PM is cached too, under a policy that follows reads, while the kernel's cache
+/// has room for such files: a page that the kernel drops and fetches again costs more than a direct read. Old pages are
+/// dropped for a file that is read-dominated or longer than a request; for a small file that costs more than the read of
+/// its end, which the cache saves (decision 0033). The predictors see only the reads that the kernel sends.
 fn preferred(store: &Store, inode: &Inode, has_cold: bool) -> FsResult<Prefer> {
     if has_cold && mostly_cold(store, inode)? {
         return Ok(Prefer::Cached);
     }
-    let often = inode.size() >= IN_PIECES || is_read_dominated(store, inode);
-    Ok(if often && store.steering.policy().follows_reads() {
-        Prefer::CachedWithinBudget { blocks: inode.size().div_ceil(terrace_format::BLOCK_SIZE) }
-    } else {
-        Prefer::Direct
-    })
+    if !store.steering.policy().follows_reads() {
+        return Ok(Prefer::Direct);
+    }
+    // An empty file is cached, too: the kernel knows its end.
+    let blocks = inode.size().div_ceil(terrace_format::BLOCK_SIZE).max(1);
+    let at_any_cost = inode.size() >= IN_PIECES || is_read_dominated(store, inode);
+    Ok(Prefer::CachedWithinBudget { blocks, at_any_cost })
 }
 
 /// Whether no block of the file lies in PM or is dirty.

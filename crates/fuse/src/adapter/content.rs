@@ -18,10 +18,15 @@ use terrace_transport::requests::Part;
 /// Flags of a write request: its data are pages of the kernel's cache; the writer has no CAP_FSETID.
 const WRITE_CACHE: u32 = 1 << 0;
 const WRITE_KILL_SET_ID: u32 = 1 << 2;
+/// Flag of a read request: a program asks for the bytes, and no page of the kernel takes them.
+const READ_LOCK_OWNER: u32 = 1 << 1;
 
 pub(super) fn read(adapter: &Adapter, asker: &InHeader, part: &Transfer, reply: Reply) {
     if is_to_run(part.flags) && adapter.changes.overtook(asker.node, part.handle) {
         return reply.error(Errno::TXTBSY);
+    }
+    if part.request_flags & READ_LOCK_OWNER == 0 {
+        adapter.requests.served().fills_pages(Ino(asker.node));
     }
     let touch = part.flags & libc::O_NOATIME as u32 == 0;
     let part = Part { ino: Ino(asker.node), offset: part.offset, size: part.size as usize, touch };
@@ -98,7 +103,11 @@ pub(super) fn fsync(adapter: &Adapter, asker: &InHeader, handle: u64, data_only:
     adapter.requests.sync(asked(asker, "fsync"), call, |result| done(reply, result));
 }
 
+/// Where fsync of a directory has nothing to do the kernel is told so by ENOSYS, and asks no more (decision 0033).
 pub(super) fn fsyncdir(adapter: &Adapter, ino: Ino, reply: Reply) {
+    if adapter.requests.fs().needs_no_fsyncdir() {
+        return reply.error(Errno::NOSYS);
+    }
     done(reply, adapter.requests.direct("fsyncdir", |served| served.fs().fsyncdir(ino)));
 }
 

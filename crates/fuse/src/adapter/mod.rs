@@ -80,7 +80,8 @@ impl Server for Adapter {
             Operation::GetXattr { name, size } => attributes::getxattr(self, asker, name, size, reply),
             Operation::ListXattr { size } => attributes::listxattr(self, asker, size, reply),
             Operation::RemoveXattr { name } => attributes::removexattr(self, asker, name, reply),
-            Operation::OpenDirectory => reply.opened(0, 0),
+            // The kernel then opens directories itself, without a request, and remembers listings (decision 0033).
+            Operation::OpenDirectory => reply.error(Errno::NOSYS),
             // The kernel does not ask for a flush (FOPEN_NOFLUSH): a close needs no work.
             Operation::ReleaseDirectory | Operation::Flush => reply.done(),
             Operation::IoControl => reply.error(Errno::NOTTY),

@@ -348,6 +348,10 @@ impl PmMedium for EmulatedPm {
         }
     }
 
+    fn order_persists(&self) -> bool {
+        self.below.order_persists()
+    }
+
     fn fence(&self, kind: Fence, at: &'static Location<'static>) {
         self.below.fence(kind, at);
         // A fence ends the current run: the next store begins a new run.

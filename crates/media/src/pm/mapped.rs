@@ -357,6 +357,11 @@ impl PmMedium for RamPm {
         }
     }
 
+    /// Both fences are the processor's. In a file of a disk neither of them reaches the disk.
+    fn order_persists(&self) -> bool {
+        self.backing != Backing::Other
+    }
+
     #[inline]
     fn fence(&self, _kind: Fence, _at: &'static Location<'static>) {
         kernels::fence();

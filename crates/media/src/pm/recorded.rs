@@ -266,6 +266,10 @@ impl PmMedium for RecordedPm {
         }
     }
 
+    fn order_persists(&self) -> bool {
+        !self.shared.state.lock().persist_only
+    }
+
     fn fence(&self, kind: Fence, at: &'static Location<'static>) {
         let event = match kind {
             Fence::Order => EventKind::Order,

@@ -21,6 +21,8 @@ pub enum Prefer {
     CachedWithinBudget {
         /// Blocks of the file.
         blocks: u64,
+        /// Also if the front end has to drop what it holds of the file first.
+        at_any_cost: bool,
     },
 }
 
