@@ -191,7 +191,11 @@ impl Requests {
             return None;
         }
         READ_BUFFER.with_borrow_mut(|buffer| {
-            match guarded("read", || unless_it_waits(read_to(self.fs(), part, buffer, wait))) {
+            if buffer.len() < part.size {
+                // Fresh zeros: pages that no read reaches take no memory.
+                *buffer = vec![0; part.size];
+            }
+            match guarded("read", || unless_it_waits(read_into(self.fs(), part, buffer, wait))) {
                 Ok(None) => return Some(reply),
                 Ok(Some(count)) => reply.bytes(&buffer[..count]),
                 Err(errno) => reply.error(errno),
@@ -277,8 +281,8 @@ fn read_and_wait<R: ReadReply>(fs: &Engine, part: Part, mut reply: R) {
         };
     }
     // A buffer for this read alone: waiting threads are many, and buffers that they kept would add to the daemon's memory.
-    let mut buffer = Vec::new();
-    match guarded("read", || ended(read_to(fs, part, &mut buffer, Wait::Allowed))) {
+    let mut buffer = vec![0; part.size];
+    match guarded("read", || ended(read_into(fs, part, &mut buffer, Wait::Allowed))) {
         Ok(count) => reply.bytes(&buffer[..count]),
         Err(errno) => reply.error(errno),
     }
@@ -287,8 +291,4 @@ fn read_and_wait<R: ReadReply>(fs: &Engine, part: Part, mut reply: R) {
 fn read_into(fs: &Engine, part: Part, room: &mut [u8], wait: Wait) -> FsResult<usize> {
     let length = part.size.min(room.len());
     fs.read_into(part.ino, part.offset, &mut room[..length], part.touch, wait)
-}
-
-fn read_to(fs: &Engine, part: Part, buffer: &mut Vec<u8>, wait: Wait) -> FsResult<usize> {
-    fs.read_to(part.ino, part.offset, part.size, buffer, part.touch, wait)
 }

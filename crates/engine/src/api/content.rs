@@ -18,24 +18,6 @@ impl Engine {
         terrace_fs::content::read::read(&self.store, ino, offset, into, wait)
     }
 
-    /// As [`Self::read`], up to `length` bytes into the beginning of a buffer, which grows only if the read
-    /// bytes need it: bytes past the end of the file take no room. Without `touch` (O_NOATIME) the access
-    /// time stays.
-    ///
-    /// # Errors
-    /// As [`Self::read`].
-    pub fn read_to(
-        &self,
-        ino: Ino,
-        offset: u64,
-        length: usize,
-        buffer: &mut Vec<u8>,
-        touch: bool,
-        wait: Wait,
-    ) -> FsResult<usize> {
-        terrace_fs::content::read::read_to(&self.store, ino, offset, length, buffer, touch, wait)
-    }
-
     /// As [`Self::read`]; without `touch` (O_NOATIME) the access time stays.
     ///
     /// # Errors

@@ -59,7 +59,7 @@ fn a_read_with_o_noatime_leaves_the_access_time() {
     let ino = fs.mknod(ROOT, b"a", 0o100644, 0, CALLER, W).unwrap().ino;
     fs.write(ino, 0, b"content", WriteFlags::default(), W).unwrap();
     let before = fs.getattr(ino).unwrap().atime_ns;
-    let read = |touch| fs.read_to(ino, 0, 100, &mut Vec::new(), touch, W).unwrap();
+    let read = |touch| fs.read_into(ino, 0, &mut [0; 100], touch, W).unwrap();
     assert_eq!(read(false), 7);
     assert_eq!(fs.getattr(ino).unwrap().atime_ns, before);
     assert_eq!(read(true), 7);

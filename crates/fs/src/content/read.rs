@@ -29,65 +29,13 @@ use terrace_store::types::{BlockRange, Wait};
 /// Blocks looked up at once.
 const RUN: usize = 64;
 
-/// Where a read puts what it finds.
-trait Room {
-    /// Bytes asked for.
-    fn length(&self) -> usize;
-    /// The first `count` of them, at most as many as asked for.
-    fn first(&mut self, count: usize) -> &mut [u8];
-}
-
-impl Room for [u8] {
-    fn length(&self) -> usize {
-        self.len()
-    }
-    fn first(&mut self, count: usize) -> &mut [u8] {
-        &mut self[..count]
-    }
-}
-
-/// A buffer that gets as long as what is read.
-struct Growing<'a> {
-    buffer: &'a mut Vec<u8>,
-    length: usize,
-}
-
-impl Room for Growing<'_> {
-    fn length(&self) -> usize {
-        self.length
-    }
-    fn first(&mut self, count: usize) -> &mut [u8] {
-        if self.buffer.len() < count {
-            self.buffer.resize(count, 0);
-        }
-        &mut self.buffer[..count]
-    }
-}
-
 /// Reads up to `into.len()` bytes; fewer at the end of the file. With `Wait::Never` it returns
 /// `WouldBlock` when a lower tier has to be read.
 ///
 /// # Errors
 /// EISDIR, EINVAL, EIO when a medium fails or a cold block's checksum is wrong.
 pub fn read(store: &Store, ino: Ino, offset: u64, into: &mut [u8], wait: Wait) -> FsResult<usize> {
-    read_room(store, ino, offset, into, true, wait)
-}
-
-/// As [`read`], up to `length` bytes to the beginning of a buffer, which is made longer where that is more
-/// than it has: what is behind the end of the file takes no room. Without `touch` (O_NOATIME) the access time stays.
-///
-/// # Errors
-/// As [`read`].
-pub fn read_to(
-    store: &Store,
-    ino: Ino,
-    offset: u64,
-    length: usize,
-    buffer: &mut Vec<u8>,
-    touch: bool,
-    wait: Wait,
-) -> FsResult<usize> {
-    read_room(store, ino, offset, &mut Growing { buffer, length }, touch, wait)
+    read_into(store, ino, offset, into, true, wait)
 }
 
 /// As [`read`]. Without `touch` (O_NOATIME) the access time stays.
@@ -99,17 +47,6 @@ pub fn read_into(
     ino: Ino,
     offset: u64,
     into: &mut [u8],
-    touch: bool,
-    wait: Wait,
-) -> FsResult<usize> {
-    read_room(store, ino, offset, into, touch, wait)
-}
-
-fn read_room<R: Room + ?Sized>(
-    store: &Store,
-    ino: Ino,
-    offset: u64,
-    into: &mut R,
     touch: bool,
     wait: Wait,
 ) -> FsResult<usize> {
@@ -130,23 +67,17 @@ fn read_room<R: Room + ?Sized>(
     }
 }
 
-fn try_read<R: Room + ?Sized>(
-    store: &Store,
-    op: &mut Op,
-    ino: Ino,
-    offset: u64,
-    into: &mut R,
-) -> Attempt<(usize, bool)> {
+fn try_read(store: &Store, op: &mut Op, ino: Ino, offset: u64, into: &mut [u8]) -> Attempt<(usize, bool)> {
     let _guard = store.inodes.locks().read(ino);
     let mut inode = Inode::empty(ino);
     fill_to_read(store, &mut inode)?;
     expect_regular(&inode)?;
-    let count = (inode.size().saturating_sub(offset)).min(into.length() as u64) as usize;
+    let count = (inode.size().saturating_sub(offset)).min(into.len() as u64) as usize;
     let atime_due = atime_due(store, &inode);
     if count == 0 {
         return Ok((0, atime_due));
     }
-    let into = into.first(count);
+    let into = &mut into[..count];
     let first = FileBlock(offset / BLOCK_SIZE);
     let end = FileBlock((offset + count as u64).div_ceil(BLOCK_SIZE));
     if end.0 == first.0 + 1

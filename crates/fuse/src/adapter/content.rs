@@ -15,6 +15,8 @@ use terrace_format::Ino;
 use terrace_transport::Served;
 use terrace_transport::requests::Part;
 
+/// More than the kernel asks for at once.
+const MOST_READ_BYTES: u32 = 4 << 20;
 /// Flags of a write request: its data are pages of the kernel's cache; the writer has no CAP_FSETID.
 const WRITE_CACHE: u32 = 1 << 0;
 const WRITE_KILL_SET_ID: u32 = 1 << 2;
@@ -29,7 +31,12 @@ pub(super) fn read(adapter: &Adapter, asker: &InHeader, part: &Transfer, reply: 
         adapter.requests.served().fills_pages(Ino(asker.node));
     }
     let touch = part.flags & libc::O_NOATIME as u32 == 0;
-    let part = Part { ino: Ino(asker.node), offset: part.offset, size: part.size as usize, touch };
+    let part = Part {
+        ino: Ino(asker.node),
+        offset: part.offset,
+        size: part.size.min(MOST_READ_BYTES) as usize,
+        touch,
+    };
     adapter.requests.read(asker.uid, part, reply);
 }
 

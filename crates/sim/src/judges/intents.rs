@@ -35,14 +35,13 @@ impl World {
         let end = content.size().div_ceil(BLOCK);
         let mut blocks: BTreeSet<u64> = content.allocated(0, end).collect();
         blocks.extend(before.iter().flat_map(|before| before.allocated(0, end)));
-        let (mut at, mut found) = (0, Vec::new());
+        let (mut at, mut found) = (0, Vec::<u8>::new());
         for block in blocks {
             let until = content.size().min((block + 2) * BLOCK);
             at = at.max(block.saturating_sub(1) * BLOCK);
             while at < until {
-                let wanted = (until - at) as usize;
-                let read =
-                    self.pool.fs().read_to(self.known.ino(id), at, wanted, &mut found, false, Wait::Allowed);
+                found.resize((until - at) as usize, 0);
+                let read = self.pool.fs().read_into(self.known.ino(id), at, &mut found, false, Wait::Allowed);
                 let count = read.unwrap_or_else(|error| panic!("{op:?}: read at {at} amid it: {error}"));
                 let mut expected = vec![0xaa; count];
                 assert_eq!(
