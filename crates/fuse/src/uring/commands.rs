@@ -2,12 +2,14 @@
 //!
 //! Invariant: memory that a command points at lives until the ring is closed.
 
-use io_uring::types::Fd;
+use io_uring::types::Fixed;
 use io_uring::{IoUring, cqueue, opcode, squeue::Entry128};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use zerocopy::{Immutable, IntoBytes};
 
+/// The FUSE device among the registered files of a ring: the kernel looks no descriptor up.
+const DEVICE: Fixed = Fixed(0);
 /// Commands that go to the kernel in one call, at most.
 const COMMANDS: u32 = 64;
 /// Completions that can wait to be looked at.
@@ -47,9 +49,17 @@ pub(super) fn new_ring() -> io::Result<Commands> {
     builder.build(COMMANDS)
 }
 
+/// Tells a ring of the FUSE device that its commands go to.
+///
+/// # Errors
+/// The kernel's.
+pub(super) fn register_device(ring: &Commands, device: &impl AsFd) -> io::Result<()> {
+    ring.submitter().register_files(&[device.as_fd().as_raw_fd()])
+}
+
 /// Hands a queue an entry with its headers and payload; the completion brings its first request.
-pub(super) fn register(device: &impl AsFd, queue: u16, parts: &[libc::iovec; 2]) -> Entry128 {
-    let mut command = command(device, Number::Register, queue, 0, parts.as_ptr() as u64);
+pub(super) fn register(queue: u16, parts: &[libc::iovec; 2]) -> Entry128 {
+    let mut command = command(Number::Register, queue, 0, parts.as_ptr() as u64);
     const OF_LENGTH: usize = 24;
     const _: () = assert!(size_of::<Entry128>() == 128);
     // SAFETY: an entry is `struct io_uring_sqe` with 64 bytes behind it, whose `len` lies at byte 24. The crate has no
@@ -59,17 +69,16 @@ pub(super) fn register(device: &impl AsFd, queue: u16, parts: &[libc::iovec; 2])
 }
 
 /// Commits the answer to a request; the completion brings the next request.
-pub(super) fn commit(device: &impl AsFd, queue: u16, commit_id: u64) -> Entry128 {
-    command(device, Number::CommitAndFetch, queue, commit_id, 0)
+pub(super) fn commit(queue: u16, commit_id: u64) -> Entry128 {
+    command(Number::CommitAndFetch, queue, commit_id, 0)
 }
 
-fn command(device: &impl AsFd, number: Number, queue: u16, commit_id: u64, address: u64) -> Entry128 {
+fn command(number: Number, queue: u16, commit_id: u64, address: u64) -> Entry128 {
     let request = Request { flags: 0, commit_id, queue, padding: [0; 62] };
     let mut bytes = [0; 80];
     bytes.copy_from_slice(request.as_bytes());
-    let device = Fd(device.as_fd().as_raw_fd());
     let address = (address != 0).then_some(address);
-    opcode::UringCmd80::new(device, number as u32).cmd(bytes).addr(address).build()
+    opcode::UringCmd80::new(DEVICE, number as u32).cmd(bytes).addr(address).build()
 }
 
 /// Puts a command in line for the next call; calls the kernel when the line is full.

@@ -8,7 +8,6 @@ use super::memory::{Headers, Memory};
 use crate::protocol::layout::OutHeader;
 use io_uring::squeue::Entry128;
 use std::io;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -135,7 +134,7 @@ impl Entries {
     ///
     /// # Errors
     /// No memory.
-    pub fn add(&mut self, device: &impl AsFd, queue: usize) -> io::Result<Entry128> {
+    pub fn add(&mut self, queue: usize) -> io::Result<Entry128> {
         let memory = Arc::new(Memory::new(self.payload_bytes)?);
         let parts = Box::new(memory.parts());
         let (state, slot) = (State::Refused, self.slots.len());
@@ -143,12 +142,12 @@ impl Entries {
         self.living += 1;
         self.queues[queue].entries += 1;
         self.gauge.entries.fetch_add(1, Ordering::Relaxed);
-        Ok(self.register(device, slot))
+        Ok(self.register(slot))
     }
 
     /// A refused entry is to be tried again; `None` when there is none.
-    pub fn retry(&mut self, device: &impl AsFd) -> Option<Entry128> {
-        self.refused.pop().map(|slot| self.register(device, slot))
+    pub fn retry(&mut self) -> Option<Entry128> {
+        self.refused.pop().map(|slot| self.register(slot))
     }
 
     /// Whether entries were refused.
@@ -156,13 +155,13 @@ impl Entries {
         !self.refused.is_empty()
     }
 
-    fn register(&mut self, device: &impl AsFd, slot: usize) -> Entry128 {
+    fn register(&mut self, slot: usize) -> Entry128 {
         let entry = &mut self.slots[slot];
         assert_eq!(entry.state, State::Refused, "an entry is registered once");
         entry.state = State::Kernel;
         let queue = &mut self.queues[entry.queue];
         queue.free += 1;
-        register(device, queue.number, &entry.parts).user_data(slot as u64)
+        register(queue.number, &entry.parts).user_data(slot as u64)
     }
 
     fn leaves_the_kernel(&mut self, slot: usize, state: State) {
@@ -289,20 +288,19 @@ impl Entries {
 mod tests {
     use super::*;
 
-    fn entries(queues: &[(u16, bool)], first: usize) -> (Entries, std::fs::File) {
-        let device = std::fs::File::open("/dev/null").unwrap();
+    fn entries(queues: &[(u16, bool)], first: usize) -> Entries {
         let mut entries = Entries::new(queues, first, 4096, Arc::default());
         for queue in 0..queues.len() {
             for _ in 0..entries.missing(queue) {
-                entries.add(&device, queue).unwrap();
+                entries.add(queue).unwrap();
             }
         }
-        (entries, device)
+        entries
     }
 
     #[test]
     fn half_of_the_first_entries_of_a_queue_wait_for_requests() {
-        let (mut entries, device) = entries(&[(0, true), (1, false)], 8);
+        let mut entries = entries(&[(0, true), (1, false)], 8);
         assert_eq!([0, 1].map(|queue| entries.missing(queue)), [0, 0]);
         (0..4).for_each(|slot| drop(entries.came(slot)));
         assert_eq!(entries.missing(0), 0, "four of eight wait");
@@ -311,7 +309,7 @@ mod tests {
         (5..8).for_each(|slot| drop(entries.came(slot)));
         assert!(entries.is_dry(0) && entries.missing(0) == 4);
         for _ in 0..4 {
-            entries.add(&device, 0).unwrap();
+            entries.add(0).unwrap();
         }
         assert_eq!(entries.missing(0), 0);
         // A queue whose backlog cannot be fetched keeps all of them.
@@ -322,7 +320,7 @@ mod tests {
 
     #[test]
     fn an_answered_entry_waits_for_the_next_request() {
-        let (mut entries, _device) = entries(&[(3, true)], 1);
+        let mut entries = entries(&[(3, true)], 1);
         let (_, memory) = entries.came(0);
         assert!(entries.is_dry(0));
         let header = OutHeader { length: 20, error: 0, unique: 9 };
@@ -335,9 +333,9 @@ mod tests {
 
     #[test]
     fn a_refused_entry_is_tried_again_and_an_ended_one_is_not() {
-        let (mut entries, device) = entries(&[(0, true)], 2);
+        let mut entries = entries(&[(0, true)], 2);
         assert_eq!(entries.lost(0, libc::ENOMEM), Lost::Refused);
-        assert!(entries.has_refused() && entries.retry(&device).is_some() && !entries.has_refused());
+        assert!(entries.has_refused() && entries.retry().is_some() && !entries.has_refused());
         assert_eq!(entries.lost(0, libc::ENOTCONN), Lost::Ended);
         drop(entries.came(1));
         let header = OutHeader { length: 16, error: 0, unique: 1 };
@@ -349,7 +347,7 @@ mod tests {
 
     #[test]
     fn entries_with_requests_outlive_the_ring() {
-        let (mut entries, _device) = entries(&[(0, true)], 4);
+        let mut entries = entries(&[(0, true)], 4);
         drop(entries.came(2));
         entries.ring_is_gone(|slot| slot == 1);
         assert!(!entries.are_over() && !entries.is_dry(0), "one has a completion");

@@ -7,7 +7,7 @@
 //! of that processor would wait for a device of another one's file. No completion is dropped.
 
 use super::backlog::Backlog;
-use super::commands::{Commands, commit, new_ring, push, register};
+use super::commands::{Commands, commit, new_ring, push, register, register_device};
 use super::entries::{Entries, Gauge, Lost};
 use super::memory::Memory;
 use super::ticket::{Answer, Content, Shared, Ticket};
@@ -112,9 +112,10 @@ impl Prepared {
 impl Ring {
     /// Registers the first entries, and sees the kernel's refusals.
     fn begin(&mut self) -> io::Result<()> {
+        register_device(&self.ring, &self.device)?;
         for queue in 0..self.entries.queues() {
             for _ in 0..self.entries.missing(queue) {
-                let command = self.entries.add(&self.device, queue)?;
+                let command = self.entries.add(queue)?;
                 self.push(&command, None)?;
             }
         }
@@ -140,7 +141,7 @@ impl Ring {
     fn decline(&mut self) {
         if let Ok(memory) = Memory::new(0) {
             let parts = memory.parts();
-            if self.push(&register(&self.device, u16::MAX, &parts).user_data(WAKE), None).is_ok() {
+            if self.push(&register(u16::MAX, &parts).user_data(WAKE), None).is_ok() {
                 let _ = self.ring.submit();
             }
         }
@@ -252,7 +253,7 @@ impl Ring {
         if self.backlog.is_to_fetch() && !self.is_ending {
             self.backlog.fetch();
         }
-        while let Some(command) = (!self.is_ending).then(|| self.entries.retry(&self.device)).flatten() {
+        while let Some(command) = (!self.is_ending).then(|| self.entries.retry()).flatten() {
             if self.push(&command, None).is_err() {
                 break;
             }
@@ -314,7 +315,7 @@ impl Ring {
                 Content::Structure(bytes, length) => (Some(&bytes[..*length]), *length),
             };
             let (queue, commit_id) = self.entries.answer(slot, &header, structure, length);
-            let command = commit(&self.device, queue, commit_id).user_data(slot as u64);
+            let command = commit(queue, commit_id).user_data(slot as u64);
             ended = ended.and(self.push(&command, Some((slot, commit_id))));
         }
         self.answers = answers;
@@ -333,7 +334,7 @@ impl Ring {
             }
             let was_dry = self.entries.is_dry(queue) && self.entries.queue(queue).is_own;
             for _ in 0..missing {
-                let Ok(command) = self.entries.add(&self.device, queue) else {
+                let Ok(command) = self.entries.add(queue) else {
                     tracing::warn!("no memory for more entries of a ring");
                     return Ok(());
                 };
@@ -373,7 +374,7 @@ impl Ring {
         self.begin()?;
         for (slot, commit_id) in unread {
             let queue = self.entries.queue(self.entries.queue_of(slot)).number;
-            let command = commit(&self.device, queue, commit_id).user_data(slot as u64);
+            let command = commit(queue, commit_id).user_data(slot as u64);
             self.push(&command, Some((slot, commit_id)))?;
         }
         self.backlog.fetch();
