@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# AddressSanitizer over the media (all of the project's unsafe code) and the file system on them; ThreadSanitizer over
-# the threads of the file system with migration, of log, allocator and media.
+# AddressSanitizer over the media, the file system on them, and the rings of the way in (all of the project's unsafe code);
+# ThreadSanitizer over the threads of the file system with migration, of log, allocator and media.
 # The standard library is the toolchain's and not instrumented: what its locks and channels order is not seen, but
 # parking_lot's, which the engine uses here only, is built with the same flags and is. scripts/tests/tsan.suppressions says
 # what is left out for that reason. SANITIZERS="address": that one alone. BUILD_ONLY=1: builds what will run.
@@ -36,6 +36,8 @@ for kind in ${SANITIZERS:-address thread}; do
         export TERRACE_ROUNDS=300
         tests address -Zsanitizer=address -p terrace-media --lib --tests
         tests address -Zsanitizer=address -p terrace-engine --test basic --test stress
+        # The rings of the way in. ThreadSanitizer hangs in its own symbolizer beside them.
+        tests address -Zsanitizer=address -p terrace-fuse --lib --test rings
         ;;
     thread)
         export TSAN_OPTIONS="suppressions=$root/scripts/tests/tsan.suppressions halt_on_error=1"
