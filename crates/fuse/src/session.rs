@@ -13,7 +13,7 @@ use crate::protocol::init::{Answer, Capabilities, Capability, Limits, answer};
 use crate::protocol::layout::{InitIn, opcode};
 use crate::protocol::request::header;
 use crate::server::Server;
-use crate::uring::{self, Gauges, RingFigures, Rings};
+use crate::uring::{self, Gauges, Registered, RingFigures, Rings};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -102,82 +102,99 @@ pub fn start<S: Server>(
         Transport::Auto => Rings::prepare().map_err(|error| fall_back(&error)).ok(),
         Transport::Uring => Some(Rings::prepare().map_err(MountError::NoUring)?),
     };
+    let server = Arc::new(server);
+    match connect(&server, options, rings) {
+        // The kernel has no way back from rings in a session that it has agreed on: a session without them is begun.
+        Err(MountError::NoUring(error)) if options.transport == Transport::Auto => {
+            fall_back(&error);
+            connect(&server, options, None)
+        }
+        connected => connected,
+    }
+    .and_then(|connected| serve(server, options, connected, publish))
+}
+
+/// A session that the kernel has agreed on. No request of it is answered yet.
+struct Connected {
+    connection: Connection,
+    notifier: Notifier,
+    devices: Vec<Device>,
+    rings: Option<Registered>,
+}
+
+/// Mounts, and agrees with the kernel on a session. After an error no mount is left.
+fn connect<S: Server>(
+    server: &Arc<S>,
+    options: &SessionOptions,
+    rings: Option<Rings<S>>,
+) -> Result<Connected, MountError> {
     let device = mount(options)?;
-    begin(server, options, rings, device, publish).map_err(|error| {
+    agree(server, options, rings, device).inspect_err(|_| {
         let _ = unmount(&options.mountpoint, Unmount::Abort);
-        MountError::Handshake { path: options.mountpoint.clone(), error }
     })
 }
 
-/// Agrees with the kernel on a session, and has threads serve it.
-fn begin<S: Server>(
-    server: S,
+fn agree<S: Server>(
+    server: &Arc<S>,
     options: &SessionOptions,
     rings: Option<Rings<S>>,
     device: OwnedFd,
-    publish: impl FnOnce(Notifier),
-) -> io::Result<Running> {
+) -> Result<Connected, MountError> {
+    let failed = |error: io::Error| MountError::Handshake { path: options.mountpoint.clone(), error };
     let is_cloned = options.clone_fd && has_room(&device, request_threads());
     let device = Device::new(device);
     // After the handshake the mount answers as soon as threads serve it.
-    let capabilities = handshake(&device, server.wanted(), rings.is_some())?;
-    let connection = Connection::of(&options.mountpoint)?;
+    let capabilities = handshake(&device, server.wanted(), rings.is_some()).map_err(failed)?;
+    let connection = Connection::of(&options.mountpoint).map_err(failed)?;
     let notifier = Notifier::new(device.clone());
-    publish(notifier.clone());
-    let mut devices = vec![device.clone()];
-    for _ in 1..request_threads() {
-        devices.push(if is_cloned { device.further()? } else { device.clone() });
-    }
-    let server = Arc::new(server);
     let offered = rings.filter(|_| capabilities.has(Capability::OverIoUring));
+    if offered.is_none() && options.transport == Transport::Uring {
+        let error = io::Error::new(io::ErrorKind::Unsupported, "the kernel does not offer io_uring");
+        return Err(MountError::NoUring(error));
+    }
     let session = uring::Session {
         device: device.clone(),
         notifier: notifier.clone(),
         connection,
-        server: Arc::clone(&server),
+        server: Arc::clone(server),
         payload_bytes: LIMITS.max_write as usize,
         entries: options.entries,
     };
-    let (threads, gauges) = serve_rings(offered, options.transport == Transport::Uring, &session)?;
-    drop(session);
-    let transport = if threads.is_empty() { Transport::Classic } else { Transport::Uring };
-    // The device then brings FORGET and INTERRUPT alone.
-    devices.truncate(if threads.is_empty() { devices.len() } else { 1 });
+    let rings = offered.map(|rings| rings.register(&session)).transpose().map_err(MountError::NoUring)?;
+    // Beside rings the device brings FORGET and INTERRUPT alone.
+    let count = if rings.is_some() { 1 } else { request_threads() };
+    let mut devices = vec![device.clone()];
+    for _ in 1..count {
+        devices.push(if is_cloned { device.further().map_err(failed)? } else { device.clone() });
+    }
+    Ok(Connected { connection, notifier, devices, rings })
+}
+
+/// Has threads answer the requests of a session.
+fn serve<S: Server>(
+    server: Arc<S>,
+    options: &SessionOptions,
+    connected: Connected,
+    publish: impl FnOnce(Notifier),
+) -> Result<Running, MountError> {
+    let Connected { connection, notifier, devices, rings } = connected;
+    publish(notifier.clone());
+    let transport = if rings.is_some() { Transport::Uring } else { Transport::Classic };
+    server.begins(transport);
+    let (threads, gauges) = rings.map(Registered::serve).unwrap_or_default();
     let (tell, end) = channel();
     let thread = spawn("terrace-session", move || {
         // The request threads are started by this thread and inherit its urgency.
         Urgency::Requests.take();
         let _ = tell.send(serve_all(server, devices, threads));
-    })?;
-    Ok(Running {
-        mountpoint: options.mountpoint.clone(),
-        connection,
-        notifier,
-        thread,
-        end,
-        transport,
-        gauges,
-    })
-}
-
-/// The threads of the rings that the kernel takes; none when requests come by the device.
-fn serve_rings<S: Server>(
-    rings: Option<Rings<S>>,
-    is_must: bool,
-    session: &uring::Session<S>,
-) -> io::Result<(uring::Threads, Gauges)> {
-    let Some(rings) = rings else {
-        let refused = || io::Error::new(io::ErrorKind::Unsupported, "the kernel does not offer io_uring");
-        return if is_must { Err(refused()) } else { Ok(Default::default()) };
-    };
-    // The thread of a ring serves a processor alone: no request may wait in it, even if a ring is refused later.
-    session.server.begins(Transport::Uring);
-    match rings.go(session) {
-        Err(error) if !is_must => {
-            fall_back(&error);
-            Ok(Default::default())
+    });
+    let mountpoint = options.mountpoint.clone();
+    match thread {
+        Ok(thread) => Ok(Running { mountpoint, connection, notifier, thread, end, transport, gauges }),
+        Err(error) => {
+            let _ = unmount(&mountpoint, Unmount::Abort);
+            Err(MountError::Handshake { path: mountpoint, error })
         }
-        threads => threads,
     }
 }
 

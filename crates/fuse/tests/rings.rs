@@ -8,8 +8,8 @@ use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier, OnceLock};
 use std::time::Duration;
 use terrace_fuse::protocol::init::Capability;
 use terrace_fuse::protocol::layout::{Attributes, InHeader};
@@ -50,7 +50,8 @@ fn content(offset: u64, size: u32) -> Vec<u8> {
 }
 
 fn now() -> Duration {
-    Duration::from_nanos(SystemClock::default().monotonic_ns())
+    static CLOCK: OnceLock<SystemClock> = OnceLock::new();
+    Duration::from_nanos(CLOCK.get_or_init(SystemClock::default).monotonic_ns())
 }
 
 /// Repeats a call after the kernel has cancelled its request, `cancels` times at most.
@@ -179,16 +180,20 @@ impl Mounted {
 
     /// Begins held reads.
     fn hold(&self, count: usize) -> Vec<std::thread::JoinHandle<()>> {
-        let reader = |number: u64| {
-            let file = self.file();
+        // All at once, and no request afterwards: none comes whose answer would fetch requests that wait in the kernel.
+        let begin = Arc::new(Barrier::new(count));
+        let files: Vec<File> = (0..count).map(|_| self.file()).collect();
+        let reader = |(number, file): (u64, File)| {
+            let begin = Arc::clone(&begin);
             let read = move || {
+                begin.wait();
                 let mut bytes = vec![0; BLOCK as usize];
                 file.read_exact_at(&mut bytes, (HELD_FROM + number) * BLOCK).unwrap();
                 assert_eq!(bytes, block(HELD_FROM + number));
             };
             spawn("held", read).unwrap()
         };
-        (0..count as u64).map(reader).collect()
+        (0..).zip(files).map(reader).collect()
     }
 
     /// Reads and writes with `clients` threads; gives the longest time of a call. `cancels`: requests of each client that
@@ -246,8 +251,8 @@ fn clients_go_on_beside_two_hundred_held_reads() {
     for entries in [Some(2), None] {
         let Some(mounted) = mounted("held", Transport::Uring, entries) else { return };
         let held = mounted.hold(200);
-        let longest = mounted.work(16, 100, 0);
         mounted.blocks.wait_for_held(200);
+        let longest = mounted.work(16, 100, 0);
         let figures = mounted.running.as_ref().unwrap().ring_figures()().unwrap();
         println!("longest call {longest:?}, {figures:?}");
         assert!(figures.away >= 200 && figures.entries > figures.away, "{figures:?}");
@@ -296,4 +301,33 @@ fn requests_go_on_when_a_ring_fails() {
     let figures = mounted.running.as_ref().unwrap().ring_figures()().unwrap();
     println!("{figures:?}");
     assert!(figures.replaced > 0 && figures.away == 0, "{figures:?}");
+}
+
+/// Bytes of anonymous memory of this process.
+fn anonymous_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+}
+
+#[test]
+fn payloads_of_large_writes_are_given_back() {
+    const MIB: usize = 1 << 20;
+    let Some(mounted) = mounted("memory", Transport::Uring, None) else { return };
+    let bytes = Arc::new(content(0, MIB as u32));
+    let idle = anonymous_bytes();
+    let writer = |_| {
+        let (file, bytes) = (mounted.file(), Arc::clone(&bytes));
+        spawn("writer", move || (0..20).for_each(|_| file.write_all_at(&bytes, 0).unwrap())).unwrap()
+    };
+    let writers: Vec<_> = (0..16).map(writer).collect();
+    writers.into_iter().for_each(|writer| writer.join().unwrap());
+    let busy = anonymous_bytes();
+    assert!(busy > idle + 8 * MIB as u64, "{idle} bytes before, {busy} after large writes");
+    let begin = now();
+    while anonymous_bytes() > idle + 6 * MIB as u64 {
+        assert!(now() - begin < LONG, "{} of {busy} bytes stay", anonymous_bytes());
+        SystemClock::default().sleep(Duration::from_millis(100));
+    }
+    println!("{idle} bytes idle, {busy} busy, {} after {:?}", anonymous_bytes(), now() - begin);
 }

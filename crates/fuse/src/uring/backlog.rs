@@ -14,7 +14,7 @@ pub(super) struct Backlog {
     fetches: Option<(usize, u64)>,
     /// Whether the kernel could not be asked.
     is_to_fetch: bool,
-    /// The regular files that were read or written last.
+    /// The regular files that were used last.
     files: [u64; 4],
 }
 
@@ -27,7 +27,14 @@ impl Backlog {
     pub fn came(&mut self, slot: usize, round: u64, number: u32, node: u64) {
         match number {
             opcode::NOTIFY_REPLY => self.fetches = Some((slot, round)),
-            opcode::READ | opcode::WRITE if self.files[0] != node => {
+            opcode::READ
+            | opcode::WRITE
+            | opcode::OPEN
+            | opcode::RELEASE
+            | opcode::FSYNC
+            | opcode::FALLOCATE
+                if self.files[0] != node =>
+            {
                 self.files.rotate_right(1);
                 self.files[0] = node;
             }
@@ -51,6 +58,11 @@ impl Backlog {
         let notifier = &self.notifier;
         let is_asked = self.files.iter().any(|file| *file != 0 && notifier.ask_for_a_request(*file).is_ok());
         self.is_to_fetch = !is_asked;
+    }
+
+    /// The kernel is to be asked later.
+    pub fn fetch_later(&mut self) {
+        self.is_to_fetch = true;
     }
 
     /// Whether the kernel is to be asked again later.

@@ -6,6 +6,7 @@ use io_uring::types::Fixed;
 use io_uring::{IoUring, cqueue, opcode, squeue::Entry128};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
+use terrace_runtime::thread::offer_processor;
 use zerocopy::{Immutable, IntoBytes};
 
 /// The FUSE device among the registered files of a ring: the kernel looks no descriptor up.
@@ -91,6 +92,24 @@ pub(super) unsafe fn push(ring: &mut Commands, command: &Entry128) -> io::Result
         if unsafe { ring.submission().push(command) }.is_ok() {
             return Ok(());
         }
-        ring.submit()?;
+        submit(ring)?;
     }
+}
+
+/// Has the kernel read the commands in line; again when it is short of memory for the moment.
+///
+/// # Errors
+/// The kernel's.
+pub(super) fn submit(ring: &Commands) -> io::Result<()> {
+    loop {
+        match ring.submit() {
+            Err(error) if is_passing(&error) => offer_processor(),
+            result => return result.map(drop),
+        }
+    }
+}
+
+/// Whether a call to the kernel may succeed when it is repeated.
+pub(super) fn is_passing(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Bytes of a payload that an idle entry keeps.
-const KEPT_BYTES: usize = 64 << 10;
+const KEPT_BYTES: usize = 16 << 10;
 /// The most entries of a queue: requests beyond them wait in the kernel.
 const MOST_ENTRIES: usize = 8192;
 
@@ -55,7 +55,11 @@ struct Slot {
     state: State,
     /// The kernel has taken it: it had a request.
     is_taken: bool,
-    /// The payload has had more than [`KEPT_BYTES`].
+    /// The number of the last request.
+    commit_id: u64,
+    /// Bytes of the payload that it keeps while it waits: none in an entry that came later.
+    kept_bytes: usize,
+    /// The payload has had more than these.
     is_large: bool,
 }
 
@@ -66,8 +70,12 @@ pub(super) enum Lost {
     Ended,
     /// The kernel did not take the entry.
     Refused,
-    /// The kernel did not take an answer.
-    Answer,
+    /// The request of an answer is gone.
+    Nobody,
+    /// The kernel did not take the answer of this number.
+    Answer(u64),
+    /// The kernel takes nothing by rings any more.
+    Transport,
 }
 
 /// The entries of a ring.
@@ -109,8 +117,8 @@ impl Entries {
         self.slots[slot].queue
     }
 
-    /// Whether no entry of a queue waits for a request: requests wait in the kernel, perhaps.
-    pub fn is_dry(&self, queue: usize) -> bool {
+    /// Whether a queue has no entry that waits for a request.
+    pub fn has_none(&self, queue: usize) -> bool {
         self.queues[queue].free == 0
     }
 
@@ -138,7 +146,9 @@ impl Entries {
         let memory = Arc::new(Memory::new(self.payload_bytes)?);
         let parts = Box::new(memory.parts());
         let (state, slot) = (State::Refused, self.slots.len());
-        self.slots.push(Slot { queue, memory, parts, state, is_taken: false, is_large: false });
+        let kept_bytes = if self.queues[queue].entries < self.first { KEPT_BYTES } else { 0 };
+        let (is_taken, commit_id, is_large) = (false, 0, false);
+        self.slots.push(Slot { queue, memory, parts, state, is_taken, commit_id, kept_bytes, is_large });
         self.living += 1;
         self.queues[queue].entries += 1;
         self.gauge.entries.fetch_add(1, Ordering::Relaxed);
@@ -179,9 +189,18 @@ impl Entries {
             self.refused.push(slot);
             return Lost::Refused;
         }
+        // The kernel finds no request of the number, or it has ended it with an error.
+        let is_over = is_ended || matches!(errno, libc::ENOENT | libc::EIO);
+        if !is_over && errno != libc::EOPNOTSUPP {
+            return Lost::Answer(self.slots[slot].commit_id);
+        }
         self.leaves_the_kernel(slot, State::Over);
         self.over(slot);
-        if is_ended { Lost::Ended } else { Lost::Answer }
+        match errno {
+            _ if is_ended => Lost::Ended,
+            libc::EOPNOTSUPP => Lost::Transport,
+            _ => Lost::Nobody,
+        }
     }
 
     fn over(&mut self, slot: usize) {
@@ -216,15 +235,15 @@ impl Entries {
         let headers = unsafe { self.slots[slot].memory.headers() };
         self.leaves_the_kernel(slot, State::Here(headers.commit_id));
         self.gauge.away.fetch_add(1, Ordering::Relaxed);
-        self.slots[slot].is_taken = true;
-        self.note_size(slot, headers.payload_bytes as usize);
+        (self.slots[slot].is_taken, self.slots[slot].commit_id) = (true, headers.commit_id);
+        self.note_size(slot, (headers.payload_bytes as usize).max(headers.bytes_asked_for()));
         (headers, Arc::clone(&self.slots[slot].memory))
     }
 
     fn note_size(&mut self, slot: usize, bytes: usize) {
-        let is_large = &mut self.slots[slot].is_large;
-        if bytes > KEPT_BYTES && !*is_large {
-            *is_large = true;
+        let entry = &mut self.slots[slot];
+        if bytes > entry.kept_bytes && !entry.is_large {
+            entry.is_large = true;
             self.large += 1;
         }
     }
@@ -258,6 +277,20 @@ impl Entries {
         queue.free += 1;
         self.gauge.away.fetch_sub(1, Ordering::Relaxed);
         (queue.number, commit_id)
+    }
+
+    /// Gives back the memory of a large request that waits.
+    ///
+    /// # Safety
+    /// The request lay in the payload and was served; its ticket has no room.
+    pub unsafe fn give_back_waiting(&mut self, slot: usize) {
+        let entry = &mut self.slots[slot];
+        if entry.is_large && matches!(entry.state, State::Here(_)) {
+            entry.is_large = false;
+            self.large -= 1;
+            // SAFETY: by the contract of this function nobody reads or writes the payload.
+            unsafe { entry.memory.give_back() };
+        }
     }
 
     /// Whether payloads can be given back.
@@ -307,7 +340,7 @@ mod tests {
         drop(entries.came(4));
         assert_eq!(entries.missing(0), 1);
         (5..8).for_each(|slot| drop(entries.came(slot)));
-        assert!(entries.is_dry(0) && entries.missing(0) == 4);
+        assert!(entries.has_none(0) && entries.missing(0) == 4);
         for _ in 0..4 {
             entries.add(0).unwrap();
         }
@@ -322,10 +355,10 @@ mod tests {
     fn an_answered_entry_waits_for_the_next_request() {
         let mut entries = entries(&[(3, true)], 1);
         let (_, memory) = entries.came(0);
-        assert!(entries.is_dry(0));
+        assert!(entries.has_none(0));
         let header = OutHeader { length: 20, error: 0, unique: 9 };
         assert_eq!(entries.answer(0, &header, Some(b"done"), 4), (3, 0));
-        assert!(!entries.is_dry(0));
+        assert!(!entries.has_none(0));
         // SAFETY: no kernel has this entry.
         let (payload, headers) = unsafe { (memory.request(4), memory.headers()) };
         assert_eq!((payload, headers.payload_bytes), (&b"done"[..], 4));
@@ -341,7 +374,9 @@ mod tests {
         let header = OutHeader { length: 16, error: 0, unique: 1 };
         entries.answer(1, &header, None, 0);
         assert!(!entries.are_over());
-        assert_eq!(entries.lost(1, libc::EINVAL), Lost::Answer, "the kernel knows the entry");
+        assert_eq!(entries.lost(1, libc::ENOMEM), Lost::Answer(0), "the kernel knows the entry");
+        assert!(!entries.are_over(), "its answer is committed again");
+        assert_eq!(entries.lost(1, libc::ENOENT), Lost::Nobody);
         assert!(entries.are_over());
     }
 
@@ -350,9 +385,9 @@ mod tests {
         let mut entries = entries(&[(0, true)], 4);
         drop(entries.came(2));
         entries.ring_is_gone(|slot| slot == 1);
-        assert!(!entries.are_over() && !entries.is_dry(0), "one has a completion");
+        assert!(!entries.are_over() && !entries.has_none(0), "one has a completion");
         drop(entries.came(1));
-        assert_eq!((entries.is_dry(0), entries.missing(0)), (true, 2));
+        assert_eq!((entries.has_none(0), entries.missing(0)), (true, 2));
         entries.answer(2, &OutHeader { length: 16, error: 0, unique: 1 }, None, 0);
         assert_eq!(entries.gauge.replaced.load(Ordering::Relaxed), 1);
     }

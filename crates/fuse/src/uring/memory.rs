@@ -4,7 +4,7 @@
 //! its memory; from its completion until the next commit the kernel does neither. The mapping lives until no entry can be
 //! with the kernel any more: it is unmapped after the ring is closed.
 
-use crate::protocol::layout::{InHeader, OutHeader};
+use crate::protocol::layout::{InHeader, OutHeader, ReadIn, opcode};
 use crate::protocol::request::FIXED_BYTES;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::io;
@@ -38,6 +38,14 @@ impl Headers {
     pub fn request(&self) -> InHeader {
         const _: () = assert!(size_of::<InHeader>() <= FIXED_BYTES);
         InHeader::read_from_prefix(&self.in_out).map(|(header, _)| header).unwrap_or_default()
+    }
+
+    /// Bytes that a read asks for, 0 for another request.
+    pub fn bytes_asked_for(&self) -> usize {
+        match (self.request().opcode, ReadIn::read_from_prefix(&self.fixed)) {
+            (opcode::READ, Ok((read, _))) => read.size as usize,
+            _ => 0,
+        }
     }
 
     /// Takes the header and the length of a reply.

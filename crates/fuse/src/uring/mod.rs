@@ -5,8 +5,8 @@
 //! entries are registered after the first exchange, in which the kernel offers the capability. Requests wait meanwhile.
 //! FORGET, INTERRUPT and notifications go by the FUSE device as before.
 //!
-//! Invariant: once requests come by rings, a ring that can serve no longer ends the session: the kernel has no other way
-//! for them, and programs would wait for ever.
+//! Invariant: once the kernel has agreed on rings, a ring that cannot be registered or can serve no longer ends the
+//! session: the kernel has no other way for requests, and programs would wait for ever.
 
 #![allow(unsafe_code)] // memory that the kernel writes, and commands that point at it
 
@@ -22,7 +22,8 @@ use crate::fuse_device::Device;
 use crate::notifier::Notifier;
 use crate::server::Server;
 use entries::Gauge;
-use ring::{Prepared, Role};
+use ring::begin::Prepared;
+use ring::{Ring, Role};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -66,6 +67,8 @@ struct Thread<S> {
     /// Without a message the thread ends.
     go: Sender<Session<S>>,
     registered: Receiver<io::Result<()>>,
+    /// As above, after the registration.
+    serve: Sender<()>,
     thread: JoinHandle<io::Result<()>>,
     gauge: Arc<Gauge>,
 }
@@ -114,22 +117,47 @@ impl<S: Server> Rings<S> {
         threads.map(Rings)
     }
 
-    /// Has all rings register their entries, and serve.
+    /// Has all rings register their entries.
     ///
     /// # Errors
-    /// The first error of a ring; the session then goes on by its device.
-    pub(crate) fn go(self, session: &Session<S>) -> io::Result<(Threads, Gauges)> {
+    /// The first error of a ring. No thread is left; the session cannot go on.
+    pub(crate) fn register(self, session: &Session<S>) -> io::Result<Registered> {
         for thread in &self.0 {
             let _ = thread.go.send(session.clone());
         }
         let ended = || io::Error::other("the thread of a ring ended");
-        let (mut threads, mut gauges) = (Vec::new(), Vec::new());
-        for thread in self.0 {
-            thread.registered.recv().map_err(|_| ended())??;
-            threads.push(thread.thread);
-            gauges.push(thread.gauge);
+        let mut result = Ok(());
+        for thread in &self.0 {
+            result = result.and(thread.registered.recv().map_err(|_| ended()).flatten());
         }
-        Ok((threads, Gauges(gauges)))
+        let Rings(threads) = self;
+        let (rings, gauges): (Vec<_>, Vec<_>) =
+            threads.into_iter().map(|thread| ((thread.serve, thread.thread), thread.gauge)).unzip();
+        match result {
+            Ok(()) => Ok(Registered { rings, gauges }),
+            Err(error) => {
+                // Each thread ends when its sender is dropped.
+                rings.into_iter().map(|(_, thread)| thread).for_each(|thread| drop(thread.join()));
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Rings with entries that wait for requests. Requests that come are answered from [`Registered::serve`] on.
+pub(crate) struct Registered {
+    rings: Vec<(Sender<()>, JoinHandle<io::Result<()>>)>,
+    gauges: Vec<Arc<Gauge>>,
+}
+
+impl Registered {
+    /// Has all rings serve.
+    pub(crate) fn serve(self) -> (Threads, Gauges) {
+        let start = |(serve, thread): (Sender<()>, JoinHandle<io::Result<()>>)| {
+            let _ = serve.send(());
+            thread
+        };
+        (self.rings.into_iter().map(start).collect(), Gauges(self.gauges))
     }
 }
 
@@ -155,46 +183,65 @@ impl<S: Server> Thread<S> {
         let (go, gone) = channel::<Session<S>>();
         let (tell, made) = channel();
         let (registers, registered) = channel();
+        let (serve, serves) = channel();
         let gauge: Arc<Gauge> = Arc::default();
         let theirs = Arc::clone(&gauge);
         let thread = spawn(&format!("terrace-ring-{processor}"), move || {
-            let prepared = match Prepared::new() {
-                Ok(prepared) => prepared,
-                Err(error) => {
-                    let _ = tell.send(Err(error));
-                    return Ok(());
-                }
-            };
-            let _ = tell.send(Ok(()));
-            let Ok(session) = gone.recv() else { return Ok(()) };
-            let Session { device, notifier, connection, server, payload_bytes, entries } = session;
-            Urgency::Requests.take();
-            // The kernel puts a request into the queue of its caller's processor.
-            if let Err(error) = stay_on(processor) {
-                tracing::debug!(processor, %error, "the thread of a ring runs on any processor");
+            let (prepared, result) =
+                Prepared::new().map_or_else(|error| (None, Err(error)), |made| (Some(made), Ok(())));
+            let _ = tell.send(result);
+            let Some((prepared, session)) = prepared.zip(gone.recv().ok()) else { return Ok(()) };
+            let (connection, server, role) = role(processor, queues, session, theirs);
+            let (ring, result) =
+                prepared.register(role).map_or_else(|error| (None, Err(error)), |ring| (Some(ring), Ok(())));
+            let _ = registers.send(result);
+            match ring.zip(serves.recv().ok()) {
+                Some((ring, ())) => serve_ring(ring, processor, connection, &*server),
+                None => Ok(()),
             }
-            let usual = (ENTRIES / usize::from(queues_of_machine())).max(LEAST_ENTRIES);
-            let first = entries.unwrap_or(usual);
-            let role = Role { device, notifier, queues, first, payload_bytes, gauge: theirs };
-            let mut ring = match prepared.register(role) {
-                Ok(ring) => ring,
-                Err(error) => {
-                    let _ = registers.send(Err(error));
-                    return Ok(());
-                }
-            };
-            let _ = registers.send(Ok(()));
-            let served = catch_unwind(AssertUnwindSafe(|| ring.serve(&*server)));
-            let served = served.unwrap_or_else(|_| Err(io::Error::other("the thread of a ring panicked")));
-            if let Err(error) = &served {
-                tracing::error!(processor, %error, "a ring cannot serve; the session ends");
-                let _ = connection.abort();
-            }
-            served
         })?;
         made.recv().map_err(|_| io::Error::other("the thread of a ring ended"))??;
-        Ok(Thread { go, registered, thread, gauge })
+        Ok(Thread { go, registered, serve, thread, gauge })
     }
+}
+
+/// Keeps the calling thread on its processor; gives the role of its ring.
+fn role<S>(
+    processor: usize,
+    mut queues: Vec<(u16, bool)>,
+    session: Session<S>,
+    gauge: Arc<Gauge>,
+) -> (Connection, Arc<S>, Role) {
+    let Session { device, notifier, connection, server, payload_bytes, entries } = session;
+    Urgency::Requests.take();
+    // The kernel puts a request into the queue of its caller's processor.
+    if let Err(error) = stay_on(processor) {
+        tracing::warn!(processor, %error, "the thread of a ring runs on any processor");
+        queues.iter_mut().for_each(|(_, is_own)| *is_own = false);
+    }
+    let usual = (ENTRIES / usize::from(queues_of_machine())).max(LEAST_ENTRIES);
+    let first = entries.unwrap_or(usual);
+    (connection, server, Role { device, notifier, queues, first, payload_bytes, gauge })
+}
+
+/// Serves until the session is over. A ring that cannot serve any longer ends the session.
+fn serve_ring(
+    mut ring: Ring,
+    processor: usize,
+    connection: Connection,
+    server: &dyn Server,
+) -> io::Result<()> {
+    let served = catch_unwind(AssertUnwindSafe(|| ring.serve(server)));
+    let served = served.unwrap_or_else(|_| Err(io::Error::other("the thread of a ring panicked")));
+    if let Err(error) = &served {
+        tracing::error!(processor, %error, "a ring cannot serve; the session ends");
+        if let Err(error) = connection.abort() {
+            // Requests of this processor would wait for ever. The kernel aborts when the process has ended.
+            tracing::error!(%error, "the session cannot be aborted; the process ends");
+            std::process::abort();
+        }
+    }
+    served
 }
 
 /// As [`possible_processors`], at least one.

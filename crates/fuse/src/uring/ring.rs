@@ -6,10 +6,11 @@
 //! Invariants: half of the first entries of a queue wait for requests as long as entries can be had: else the next request
 //! of that processor would wait for a device of another one's file. No completion is dropped.
 
+pub(super) mod begin;
+
 use super::backlog::Backlog;
-use super::commands::{Commands, commit, new_ring, push, register, register_device};
+use super::commands::{Commands, commit, push, submit};
 use super::entries::{Entries, Gauge, Lost};
-use super::memory::Memory;
 use super::ticket::{Answer, Content, Shared, Ticket};
 use crate::fuse_device::Device;
 use crate::notifier::Notifier;
@@ -18,7 +19,6 @@ use crate::protocol::{Input, Reply};
 use crate::server::{Server, dispatch, is_unanswered};
 use io_uring::squeue::Entry128;
 use io_uring::types::{Fd, SubmitArgs, Timespec};
-use rustix::event::{EventfdFlags, eventfd};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -29,8 +29,6 @@ use terrace_runtime::{Clock, SystemClock};
 const WAKE: u64 = u64::MAX;
 /// Time between two looks for large payloads to give back and for entries to register again.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Times that a ring is replaced, at most: a ring that fails again and again is no way for requests.
-const MOST_REPLACED: usize = 100;
 
 /// The part of a session that a ring serves.
 pub(super) struct Role {
@@ -59,92 +57,28 @@ pub(super) struct Ring {
     completions: Vec<(u64, i32)>,
     /// Commands that the kernel may not have read: the entry and the request of a commit.
     unread: Vec<Option<(usize, u64)>>,
+    /// Answers that a failed ring did not take.
+    unsent: Vec<(usize, u64)>,
     /// Waits until now.
     round: u64,
+    /// Whether there was no memory for more entries.
+    cannot_grow: bool,
     is_ending: bool,
+    /// The kernel takes no more answers by rings.
+    is_refused: bool,
+    clock: SystemClock,
     /// Time of the next look at large payloads and refused entries.
     next_look_ns: u64,
 }
 
-/// Makes a ring for the calling thread, so that a kernel or a container that forbids io_uring is known in time.
-pub(super) struct Prepared(Commands);
-
-impl Prepared {
-    /// # Errors
-    /// The kernel's.
-    pub fn new() -> io::Result<Prepared> {
-        new_ring().map(Prepared)
-    }
-
-    /// Registers the first entries.
-    ///
-    /// # Errors
-    /// The kernel's when it refuses all entries of a queue; the kernel then hands out requests by the FUSE device.
-    pub fn register(self, role: Role) -> io::Result<Ring> {
-        let wake = eventfd(0, EventfdFlags::CLOEXEC)?;
-        let entries = Entries::new(&role.queues, role.first, role.payload_bytes, role.gauge);
-        let mut ring = Ring {
-            ring: self.0,
-            device: role.device,
-            shared: Arc::new(Shared::new(wake)),
-            entries,
-            backlog: Backlog::new(role.notifier),
-            woken: Box::new(0),
-            names: Vec::new(),
-            answers: Vec::new(),
-            completions: Vec::new(),
-            unread: Vec::new(),
-            round: 0,
-            is_ending: false,
-            next_look_ns: 0,
-        };
-        ring.shared.adopt();
-        match ring.begin() {
-            Ok(()) => Ok(ring),
-            Err(error) => {
-                ring.decline();
-                Err(error)
-            }
-        }
-    }
-}
-
 impl Ring {
-    /// Registers the first entries, and sees the kernel's refusals.
-    fn begin(&mut self) -> io::Result<()> {
-        register_device(&self.ring, &self.device)?;
-        for queue in 0..self.entries.queues() {
-            for _ in 0..self.entries.missing(queue) {
-                let command = self.entries.add(queue)?;
-                self.push(&command, None)?;
-            }
-        }
-        self.watch()?;
-        self.ring.submit()?;
-        self.unread.clear();
-        let mut refusal = None;
-        let refused = self.ring.completion().filter(|entry| entry.user_data() != WAKE && entry.result() < 0);
-        for (slot, result) in
-            refused.map(|entry| (entry.user_data() as usize, entry.result())).collect::<Vec<_>>()
-        {
-            refusal = Some(io::Error::from_raw_os_error(-result));
-            self.entries.lost(slot, -result);
-        }
-        let is_without = (0..self.entries.queues()).any(|queue| self.entries.is_dry(queue));
-        if is_without && let Some(refusal) = refusal {
-            return Err(refusal);
+    /// Has the kernel read all commands.
+    fn submit(&mut self) -> io::Result<()> {
+        submit(&self.ring)?;
+        if self.ring.submission().is_empty() {
+            self.unread.clear();
         }
         Ok(())
-    }
-
-    /// Has the kernel do without rings: it does so when it refuses an entry.
-    fn decline(&mut self) {
-        if let Ok(memory) = Memory::new(0) {
-            let parts = memory.parts();
-            if self.push(&register(u16::MAX, &parts).user_data(WAKE), None).is_ok() {
-                let _ = self.ring.submit();
-            }
-        }
     }
 
     /// Has the ring tell of answers of other threads.
@@ -155,10 +89,11 @@ impl Ring {
     }
 
     fn push(&mut self, command: &Entry128, answer: Option<(usize, u64)>) -> io::Result<()> {
-        self.unread.push(answer);
         // SAFETY: entries keep memory and parts until the ring is closed, and so do the counter and the descriptors, which
         // are fields behind the ring.
-        unsafe { push(&mut self.ring, command) }
+        unsafe { push(&mut self.ring, command) }?;
+        self.unread.push(answer);
+        Ok(())
     }
 
     /// Serves until every entry is over.
@@ -168,7 +103,8 @@ impl Ring {
     pub fn serve(&mut self, server: &dyn Server) -> io::Result<()> {
         loop {
             match self.serve_until_it_fails(server) {
-                Ok(()) => return Ok(()),
+                Ok(()) if self.is_ending => return Ok(()),
+                Ok(()) => return Err(io::Error::other("the kernel takes neither entries nor answers")),
                 Err(error) => self.replace(&error)?,
             }
         }
@@ -178,6 +114,9 @@ impl Ring {
         loop {
             self.handle_completions(server)?;
             self.commit()?;
+            if self.is_refused {
+                return Ok(());
+            }
             self.keep_entries_free()?;
             if self.entries.are_over() {
                 return Ok(());
@@ -207,12 +146,8 @@ impl Ring {
         let mut completions = std::mem::take(&mut self.completions);
         let mut ended = Ok(());
         for (number, result) in completions.drain(..) {
-            let next = if number == WAKE {
-                self.watch()
-            } else {
-                self.completed(number as usize, result, server);
-                self.commit()
-            };
+            let next =
+                if number == WAKE { self.watch() } else { self.completed(number as usize, result, server) };
             ended = ended.and(next);
         }
         self.completions = completions;
@@ -229,7 +164,10 @@ impl Ring {
     }
 
     fn has_work_later(&self) -> bool {
-        self.entries.has_large() || self.entries.has_refused() || self.backlog.is_to_fetch()
+        self.entries.has_large()
+            || self.entries.has_refused()
+            || self.cannot_grow
+            || self.backlog.is_to_fetch()
     }
 
     /// Once in a while gives back the memory of large requests that are over, and has refused entries tried again.
@@ -237,7 +175,7 @@ impl Ring {
         if !self.has_work_later() {
             return;
         }
-        let now = SystemClock::default().monotonic_ns();
+        let now = self.clock.monotonic_ns();
         if now < self.next_look_ns {
             return;
         }
@@ -254,6 +192,7 @@ impl Ring {
             self.backlog.fetch();
         }
         while let Some(command) = (!self.is_ending).then(|| self.entries.retry()).flatten() {
+            self.backlog.fetch_later();
             if self.push(&command, None).is_err() {
                 break;
             }
@@ -261,7 +200,7 @@ impl Ring {
     }
 
     /// An entry has come back from the kernel.
-    fn completed(&mut self, slot: usize, result: i32, server: &dyn Server) {
+    fn completed(&mut self, slot: usize, result: i32, server: &dyn Server) -> io::Result<()> {
         if result < 0 {
             return self.lost(slot, -result);
         }
@@ -284,14 +223,26 @@ impl Ring {
         if is_unanswered(header.opcode) {
             dispatch_unanswered(server, &header, Input::Apart { fixed: &headers.fixed, rest: &self.names });
             // The kernel waits for nothing, but has the entry back.
-            return Reply::in_entry(header.unique, ticket).done();
+            Reply::in_entry(header.unique, ticket).done();
+            return self.commit();
         }
         let input = Input::Apart { fixed: &headers.fixed, rest };
         dispatch(server, &header, input, || Reply::in_entry(header.unique, ticket));
+        self.commit()?;
+        if lies_in_payload {
+            // The request waits with a copy of its bytes; its answer is kept beside the payload.
+            // SAFETY: the request has been served: its borrow of the payload is over, and its ticket has no room.
+            unsafe { self.entries.give_back_waiting(slot) };
+        }
+        Ok(())
     }
 
+    /// An entry has come back without a request.
+    ///
+    /// # Errors
+    /// The kernel refuses answers for good, or a ring that fails.
     #[cold]
-    fn lost(&mut self, slot: usize, errno: i32) {
+    fn lost(&mut self, slot: usize, errno: i32) -> io::Result<()> {
         let queue = self.entries.queue(self.entries.queue_of(slot)).number;
         match self.entries.lost(slot, errno) {
             Lost::Ended => {
@@ -300,8 +251,19 @@ impl Ring {
             }
             Lost::Refused if self.is_ending => self.entries.give_up_refused(),
             Lost::Refused => tracing::warn!(queue, errno, "the kernel refuses an entry of a ring"),
-            Lost::Answer => tracing::error!(queue, errno, "the kernel refuses the answer of an entry"),
+            Lost::Nobody => tracing::debug!(queue, errno, "nobody waits for the answer of an entry"),
+            Lost::Answer(commit_id) => {
+                tracing::error!(
+                    queue,
+                    errno,
+                    "the kernel refuses the answer of an entry; it is committed again"
+                );
+                self.clock.sleep(Duration::from_millis(1));
+                self.push(&commit(queue, commit_id).user_data(slot as u64), Some((slot, commit_id)))?;
+            }
+            Lost::Transport => self.is_refused = true,
         }
+        Ok(())
     }
 
     /// Hands the answers that are ready to the kernel, with the next call.
@@ -316,7 +278,10 @@ impl Ring {
             };
             let (queue, commit_id) = self.entries.answer(slot, &header, structure, length);
             let command = commit(queue, commit_id).user_data(slot as u64);
-            ended = ended.and(self.push(&command, Some((slot, commit_id))));
+            if let Err(error) = self.push(&command, Some((slot, commit_id))) {
+                self.unsent.push((slot, commit_id));
+                ended = Err(error);
+            }
         }
         self.answers = answers;
         ended
@@ -332,52 +297,27 @@ impl Ring {
             if missing == 0 {
                 continue;
             }
-            let was_dry = self.entries.is_dry(queue) && self.entries.queue(queue).is_own;
             for _ in 0..missing {
                 let Ok(command) = self.entries.add(queue) else {
-                    tracing::warn!("no memory for more entries of a ring");
-                    return Ok(());
+                    if !std::mem::replace(&mut self.cannot_grow, true) {
+                        tracing::warn!("no memory for more entries of a ring");
+                    }
+                    break;
                 };
+                self.cannot_grow = false;
                 self.push(&command, None)?;
             }
-            if was_dry {
-                self.ring.submit()?;
-                self.backlog.fetch();
-            }
+            self.fetch_after_growth(queue)?;
         }
         Ok(())
     }
 
-    /// Takes a new ring in the place of a failed one. Requests that are here are answered by the new ring.
-    fn replace(&mut self, error: &io::Error) -> io::Result<()> {
-        tracing::error!(%error, "a ring for requests failed; another takes its place");
-        self.take_completions();
-        // Answers that the kernel has not read are committed by the new ring.
-        let left = self.ring.submission().len().min(self.unread.len());
-        let unread = self.unread.split_off(self.unread.len() - left);
-        let unread: Vec<(usize, u64)> = unread.into_iter().flatten().collect();
-        let seen: Vec<usize> = self.completions.iter().map(|(number, _)| *number as usize).collect();
-        let replaced = self
-            .entries
-            .ring_is_gone(|slot| seen.contains(&slot) || unread.iter().any(|(unread, _)| *unread == slot));
-        if replaced > MOST_REPLACED {
-            return Err(io::Error::other("rings fail again and again"));
+    /// New entries take no request that waits in the kernel already.
+    fn fetch_after_growth(&mut self, queue: usize) -> io::Result<()> {
+        if self.entries.queue(queue).is_own {
+            self.submit()?;
+            self.backlog.fetch();
         }
-        // A ring may fail for want of memory.
-        SystemClock::default().sleep(Duration::from_millis(10));
-        self.ring = new_ring()?;
-        // The old ring may still write the old counter.
-        let _old = Box::leak(std::mem::replace(&mut self.woken, Box::new(0)));
-        self.backlog.ring_is_gone();
-        self.unread.clear();
-        self.completions.retain(|(number, _)| *number != WAKE);
-        self.begin()?;
-        for (slot, commit_id) in unread {
-            let queue = self.entries.queue(self.entries.queue_of(slot)).number;
-            let command = commit(queue, commit_id).user_data(slot as u64);
-            self.push(&command, Some((slot, commit_id)))?;
-        }
-        self.backlog.fetch();
         Ok(())
     }
 }
