@@ -57,7 +57,7 @@ struct Slot {
     is_taken: bool,
     /// The number of the last request.
     commit_id: u64,
-    /// Bytes of the payload that it keeps while it waits: none in an entry that came later.
+    /// Bytes of the payload that a waiting entry keeps: none after the first entries of a queue.
     kept_bytes: usize,
     /// The payload has had more than these.
     is_large: bool,

@@ -96,20 +96,10 @@ impl Ring {
         Ok(())
     }
 
-    /// Serves until every entry is over.
+    /// Serves until every entry is over, or the kernel takes no more answers by rings.
     ///
     /// # Errors
-    /// The kernel's when a ring cannot be replaced.
-    pub fn serve(&mut self, server: &dyn Server) -> io::Result<()> {
-        loop {
-            match self.serve_until_it_fails(server) {
-                Ok(()) if self.is_ending => return Ok(()),
-                Ok(()) => return Err(io::Error::other("the kernel takes neither entries nor answers")),
-                Err(error) => self.replace(&error)?,
-            }
-        }
-    }
-
+    /// The kernel's for the ring itself.
     fn serve_until_it_fails(&mut self, server: &dyn Server) -> io::Result<()> {
         loop {
             self.handle_completions(server)?;

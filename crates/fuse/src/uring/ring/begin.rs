@@ -1,6 +1,7 @@
 //! The begin of a ring, and the ring that takes the place of a failed one.
 
 use super::{Ring, Role, WAKE};
+use crate::server::Server;
 use crate::uring::backlog::Backlog;
 use crate::uring::commands::{Commands, commit, new_ring, push, register_device};
 use crate::uring::entries::Entries;
@@ -18,7 +19,7 @@ use terrace_runtime::{Clock, SystemClock};
 const MOST_REPLACED: usize = 100;
 
 /// A ring of the calling thread without a session: a kernel or a container that forbids io_uring is known in time.
-pub(in crate::uring) struct Prepared {
+pub(crate) struct Prepared {
     ring: Commands,
     wake: OwnedFd,
 }
@@ -96,8 +97,22 @@ impl Ring {
         Ok(())
     }
 
+    /// Serves until every entry is over.
+    ///
+    /// # Errors
+    /// The kernel's when a ring cannot be replaced.
+    pub(crate) fn serve(&mut self, server: &dyn Server) -> io::Result<()> {
+        loop {
+            match self.serve_until_it_fails(server) {
+                Ok(()) if self.is_ending => return Ok(()),
+                Ok(()) => return Err(io::Error::other("the kernel takes neither entries nor answers")),
+                Err(error) => self.replace(&error)?,
+            }
+        }
+    }
+
     /// Takes a new ring in the place of a failed one. Requests that are here are answered by the new ring.
-    pub(super) fn replace(&mut self, error: &io::Error) -> io::Result<()> {
+    fn replace(&mut self, error: &io::Error) -> io::Result<()> {
         tracing::error!(%error, "a ring for requests failed; another takes its place");
         // Requests that are on their way to this thread still come, if the ring can do as much.
         let _ = self.ring.submitter().submit_with_args(0, &SubmitArgs::new());
