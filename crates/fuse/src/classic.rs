@@ -6,7 +6,8 @@ use crate::fuse_device::Device;
 use crate::protocol::layout::opcode;
 use crate::protocol::request::{Malformed, header};
 use crate::protocol::{Input, Reply};
-use crate::server::{Server, dispatch};
+use crate::server::{Server, dispatch, is_unanswered};
+use rustix::event::{Timespec, poll};
 use std::io;
 
 /// Room for a request's header and arguments beside the data of the largest write.
@@ -17,8 +18,20 @@ pub(crate) fn buffer(max_write: u32) -> Vec<u8> {
     vec![0; max_write as usize + BESIDE_DATA_BYTES]
 }
 
+/// Time between two looks for references that the kernel gives up, where the device brings nothing else.
+const FORGET_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
+
+/// Whether a descriptor hands out all requests, or those that rings do not bring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Share {
+    All,
+    /// References that the kernel gives up, one after each other name that goes. They are collected for a while: to wake
+    /// this thread for each takes a processor from the program, or from a ring.
+    BesideRings,
+}
+
 /// Serves the requests that one descriptor hands out, until the session is over.
-pub(crate) fn serve(device: &Device, server: &dyn Server, max_write: u32) -> io::Result<()> {
+pub(crate) fn serve(device: &Device, share: Share, server: &dyn Server, max_write: u32) -> io::Result<()> {
     let mut buffer = buffer(max_write);
     while let Some(message) = device.receive(&mut buffer)? {
         let (header, body) = header(message)
@@ -28,6 +41,9 @@ pub(crate) fn serve(device: &Device, server: &dyn Server, max_write: u32) -> io:
             return Ok(());
         }
         dispatch(server, &header, Input::Joined(body), || Reply::new(header.unique, device.clone()));
+        if share == Share::BesideRings && is_unanswered(header.opcode) {
+            let _ = poll(&mut [], Some(&FORGET_PAUSE));
+        }
     }
     Ok(())
 }

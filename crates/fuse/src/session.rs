@@ -3,7 +3,7 @@
 //! Shared by the adapter, by the emulated device and by the null server of the bench, so that all are measured with the
 //! same threads and options.
 
-use crate::classic;
+use crate::classic::{self, Share};
 use crate::connection::Connection;
 use crate::fuse_device::Device;
 use crate::mount::{MountError, SessionOptions, Transport, Unmount, mount, unmount};
@@ -181,12 +181,13 @@ fn serve<S: Server>(
     publish(notifier.clone());
     let transport = if rings.is_some() { Transport::Uring } else { Transport::Classic };
     server.begins(transport);
+    let share = if rings.is_some() { Share::BesideRings } else { Share::All };
     let (threads, gauges) = rings.map(Registered::serve).unwrap_or_default();
     let (tell, end) = channel();
     let thread = spawn("terrace-session", move || {
         // The request threads are started by this thread and inherit its urgency.
         Urgency::Requests.take();
-        let _ = tell.send(serve_all(server, devices, threads));
+        let _ = tell.send(serve_all(server, devices, share, threads));
     });
     let mountpoint = options.mountpoint.clone();
     match thread {
@@ -207,11 +208,12 @@ fn fall_back(error: &io::Error) {
 fn serve_all<S: Server>(
     server: Arc<S>,
     devices: Vec<Device>,
+    share: Share,
     mut threads: Vec<JoinHandle<io::Result<()>>>,
 ) -> io::Result<()> {
     for (number, device) in devices.into_iter().enumerate() {
         let server = Arc::clone(&server);
-        let serve = move || classic::serve(&device, &*server, LIMITS.max_write);
+        let serve = move || classic::serve(&device, share, &*server, LIMITS.max_write);
         threads.push(spawn(&format!("terrace-fuse-{number}"), serve)?);
     }
     // All threads have ended when the first error is told.
