@@ -25,8 +25,8 @@ const FORGET_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Share {
     All,
-    /// References that the kernel gives up, one after each other name that goes. They are collected for a while: to wake
-    /// this thread for each takes a processor from the program, or from a ring.
+    /// References given up by the kernel. They are collected for a while: waking this thread for each removed file takes a
+    /// processor from the program or from a ring.
     BesideRings,
 }
 
