@@ -102,6 +102,25 @@ mount_pool
 umount_pool
 step "killed with requests in its rings"
 
+# A stopped daemon: by io_uring a request to it waits and no signal ends the wait, so commands must not send it.
+mount_pool -o transport=uring
+echo data >"$mnt/file"
+pid=$(daemon_pid)
+kill -STOP "$pid"
+(sleep 90; kill -CONT "$pid" 2>/dev/null) &
+guard=$!
+for command in "status $mnt" "where $mnt/file" "iostat $mnt" "sync $pool" "status $pool" "umount $mnt" "umount $pool"; do
+    began=$SECONDS
+    # shellcheck disable=SC2086
+    if timeout 30 "$TERRACE" $command >stopped.out 2>&1; then fail "$command beside a stopped daemon says nothing"; fi
+    grep -q "($pid) is stopped" stopped.out || fail "$command: $(cat stopped.out)"
+    [ $((SECONDS - began)) -lt 25 ] || fail "$command takes $((SECONDS - began)) s beside a stopped daemon"
+done
+kill -CONT "$pid"
+kill "$guard" 2>/dev/null || true
+umount_pool
+step "commands end beside a stopped daemon"
+
 export MOUNT_OPTIONS=transport=uring
 for other in ${OTHERS-20-pjdfstest 30-fsx 50-kill}; do
     WORK='' "$here/$other.sh" >"$other.out" 2>&1 || fail "$other: $(tail -n 5 "$other.out")"

@@ -1,6 +1,7 @@
 //! Mounts from /proc/self/mountinfo, and the processes that use a mount.
 
 use crate::failure::{Failure, Outcome, plain};
+use crate::processes;
 use rustix::fs::{Mode, OFlags};
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
@@ -60,6 +61,16 @@ impl Mount {
     /// Whether the mount has Terrace's type, by the word of the process that mounted it.
     pub fn is_ours(&self) -> bool {
         self.fs_type == FS_TYPE
+    }
+
+    /// The process of its daemon if that is stopped, or killed and held by a device: a request to the mount would wait for
+    /// it, and by io_uring such a wait cannot be ended by a signal. Asked only of mounts of root and of this user: the pool
+    /// that another user names may lie in a file system that does not answer either.
+    pub fn held_process(&self) -> Option<u32> {
+        let trusted = [0, rustix::process::geteuid().as_raw()];
+        let is_asked = self.is_ours() && self.owner.is_some_and(|owner| trusted.contains(&owner));
+        let process = is_asked.then(|| processes::lock_owner(&self.source)).flatten();
+        process.filter(|pid| processes::is_stopped(*pid) || processes::is_ending(*pid))
     }
 
     /// Whether the mount's user is trusted to name this pool as its source: every user can mount a file
@@ -194,6 +205,17 @@ pub fn patiently<T: Send + 'static>(look: impl FnOnce() -> T + Send + 'static) -
 /// The absolute path of a file or directory, and the mount that it lies in, without a request to the daemon
 /// of a mount that the path names: the daemon may be dead, or not answer.
 pub fn look(path: &Path) -> Outcome<(PathBuf, Option<Mount>)> {
+    let absolute = || -> Outcome<(PathBuf, Option<Mount>)> {
+        let absolute = std::path::absolute(path).map_err(|error| Failure::at(path, plain(&error)))?;
+        let absolute: PathBuf = absolute.components().collect();
+        let mount = around(&absolute)?;
+        Ok((absolute, mount))
+    };
+    // Without a request: it would wait for the daemon.
+    let (found, mount) = absolute()?;
+    if mount.as_ref().is_some_and(|mount| mount.held_process().is_some()) {
+        return Ok((found, mount));
+    }
     let named = path.to_path_buf();
     let open = move || -> io::Result<(PathBuf, Option<u32>)> {
         let file = rustix::fs::open(named, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
@@ -213,10 +235,7 @@ pub fn look(path: &Path) -> Outcome<(PathBuf, Option<Mount>)> {
         // The path lies below such a mount.
         _ => {}
     }
-    let absolute = std::path::absolute(path).map_err(|error| Failure::at(path, plain(&error)))?;
-    let absolute: PathBuf = absolute.components().collect();
-    let mount = around(&absolute)?;
-    Ok((absolute, mount))
+    absolute()
 }
 
 /// The absolute path of a file or directory, which may be a dead mount.

@@ -56,6 +56,10 @@ pub fn locate(path: &Path) -> Outcome<Located> {
     }
     match pool::peek(path) {
         Ok(superblock) => {
+            // Its socket takes callers, and nobody answers.
+            if let Some(pid) = processes::lock_owner(&absolute).filter(|pid| processes::is_ending(*pid)) {
+                return Err(Failure::at(path, ending(pid)));
+            }
             let daemon = of_pool(&absolute, &pool::uuid_text(&superblock));
             if let Some(pid) =
                 daemon.as_ref().and_then(Daemon::process).filter(|pid| processes::is_stopped(*pid))
@@ -68,12 +72,27 @@ pub fn locate(path: &Path) -> Outcome<Located> {
     }
 }
 
+/// The failure text about a pool whose daemon was killed.
+fn ending(pid: u32) -> String {
+    let name = mounts::process_name(pid);
+    format!("{name} was killed and has not ended: it waits for a device; 'terrace umount' its directory")
+}
+
 /// The failure text about a mount that only calls itself Terrace.
 pub const NOBODY: &str =
     "calls itself a Terrace mount, but no daemon of its user stands behind it; unmount it with umount(8)";
 
 /// Finds the daemon behind a mount of Terrace's type, through a path in the mount.
 pub fn behind(mount: &Mount, path: &Path) -> Behind {
+    if let Some(pid) = mount.held_process() {
+        if processes::is_stopped(pid) {
+            return Behind::Unreachable(Some(pid), Failure::at(&mount.mountpoint, stopped(pid)));
+        }
+        // A daemon that is ending still holds the FUSE device open, so neither the connection nor the users of the mount
+        // can end: abort it.
+        let _ = mount.connection().map(Connection::abort);
+        return Behind::Dead;
+    }
     let mut asked = contact_of(path);
     let is_on_top = || mounts::at(&mount.mountpoint).is_ok_and(|top| top.as_ref() == Some(mount));
     // If this user may not read the file, the mount point itself may still answer.
@@ -100,8 +119,7 @@ pub fn behind(mount: &Mount, path: &Path) -> Behind {
         },
         Some(Err(_)) => Behind::Nobody,
         None => match (process(), by_its_pool()) {
-            // A daemon that is ending still holds the FUSE device open, so neither the connection nor the
-            // users of the mount can end: abort it.
+            // As above.
             (Some(pid), _) if processes::is_ending(pid) => {
                 let _ = mount.connection().map(Connection::abort);
                 Behind::Dead
