@@ -246,14 +246,24 @@ counts() {
     umount_pool
 }
 
-counts classic
+# Memory pressure from outside lets the kernel forget names and pages: counts above the expected are taken again.
+settle() { # TRANSPORT
+    for _ in 1 2 3; do
+        missed=()
+        counts "$1"
+        [ ${#missed[@]} -gt 0 ] || return 0
+        step "missed: $(printf '%s; ' "${missed[@]}")"
+    done
+    fail "$(printf '%s; ' "${missed[@]}")"
+}
+
+settle classic
 exec 9>/tmp/terrace-enable-uring.lock
 if [ -w "$parameter" ] && flock -w 300 9; then
     uring=$(cat "$parameter")
     echo Y >"$parameter"
-    counts uring
+    settle uring
 else
     step "skipped by io_uring: this kernel does not have it for FUSE, or another suite keeps it"
 fi
-[ ${#missed[@]} = 0 ] || fail "$(printf '%s; ' "${missed[@]}")"
 pass "requests of single operations"

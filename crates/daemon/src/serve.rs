@@ -10,7 +10,7 @@ use crate::control::state::StateDirectory;
 use crate::control::{Contact, Server, Shared, state};
 use crate::failure::{Failure, Outcome, plain, status};
 use crate::limits::raise_limits;
-use crate::memory::spare_daemon;
+use crate::memory::{SystemMemory, spare_daemon};
 use crate::mounted_pool::{MountedPool, ReadyPool, readable};
 use crate::names::Names;
 use crate::ownership::{self, Trust};
@@ -24,7 +24,7 @@ use signal_hook::iterator::Signals;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use terrace_engine::Engine;
+use terrace_engine::{Engine, MemorySource};
 use terrace_fuse::{Adapter, Running, SessionOptions, Unmount, drop_pages};
 use terrace_runtime::{Clock, SystemClock};
 use terrace_transport::{KernelCache, Served};
@@ -177,7 +177,8 @@ fn start_session(plan: &Plan, fs: &Arc<Engine>, contact: &Contact) -> Outcome<(R
     let mut session = SessionOptions::new(&plan.pool, &plan.dir);
     session.allow_other = plan.options.allow_other;
     session.flags.clone_from(&plan.options.flags);
-    plan.options.way_in.set(&mut session);
+    let memory = SystemMemory::read().look().into_iter().map(|memory| memory.total_bytes).min();
+    plan.options.way_in.set(&mut session, memory);
     let running = terrace_fuse::start(adapter, &session, |notifier| {
         let _ = kernel.set(notifier);
     });

@@ -2,9 +2,22 @@
 
 use crate::failure::{Failure, Outcome, plain};
 use terrace_fuse::{SessionOptions, Transport};
+use terrace_runtime::thread::processors;
 
 /// The most entries of a queue at first.
 const MOST_ENTRIES: usize = 4096;
+
+/// The share of memory that payloads of waiting entries may take, and the bytes of a payload.
+const SHARE: u64 = 64;
+const PAYLOAD_BYTES: u64 = 1 << 20;
+/// With so much room for entries of a queue their number is the usual one.
+const AMPLE_ENTRIES: u64 = 32;
+
+/// Entries of a queue at first, where memory is scarce.
+fn entries_within(memory_bytes: u64, queues: u64) -> Option<usize> {
+    let entries = memory_bytes / SHARE / PAYLOAD_BYTES / queues.max(1);
+    (entries < AMPLE_ENTRIES).then_some(entries.max(2) as usize)
+}
 
 /// How requests come, as mount options say it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,9 +54,10 @@ impl WayIn {
         Ok(())
     }
 
-    /// Sets a session's options.
-    pub(crate) fn set(self, session: &mut SessionOptions) {
-        (session.transport, session.entries) = (self.transport, self.entries);
+    /// Sets a session's options. `memory_bytes`: the memory of the machine, or of a control group that has less.
+    pub(crate) fn set(self, session: &mut SessionOptions, memory_bytes: Option<u64>) {
+        let fitting = || entries_within(memory_bytes?, processors() as u64);
+        (session.transport, session.entries) = (self.transport, self.entries.or_else(fitting));
     }
 
     /// Where `transport=uring` asks for it, has the kernel offer io_uring; gives a note for the user when it did not before.
@@ -63,5 +77,18 @@ impl WayIn {
                 plain(&error)
             ))),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A daemon in a control group of 48 MiB was ended by the kernel for payloads of 64 clients.
+    #[test]
+    fn entries_are_few_where_memory_is_scarce() {
+        assert_eq!(entries_within(48 << 20, 2), Some(2));
+        assert_eq!(entries_within(1 << 30, 2), Some(8));
+        assert_eq!(entries_within(24 << 30, 2), None);
     }
 }
