@@ -58,11 +58,27 @@ impl Device {
         }
     }
 
-    /// Reads the next request; `None` when the session is over.
-    pub(crate) fn receive<'a>(&self, buffer: &'a mut [u8]) -> io::Result<Option<&'a [u8]>> {
+    /// A further descriptor whose reads do not wait.
+    pub(crate) fn nonblocking(&self) -> io::Result<Device> {
+        let new = self.further()?;
+        rustix::fs::fcntl_setfl(&new.0, OFlags::NONBLOCK)?;
+        Ok(new)
+    }
+
+    /// Reads a request that is there; `None` when there is none, or when the session is over.
+    pub(crate) fn receive_now(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        match rustix::io::read(&self.0, buffer) {
+            Ok(length) => Ok(Some(length)),
+            Err(Errno::NOENT | Errno::INTR | Errno::AGAIN | Errno::NODEV) => Ok(None),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Reads the next request, and gives its length; `None` when the session is over.
+    pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         loop {
             match rustix::io::read(&self.0, &mut *buffer) {
-                Ok(length) => return Ok(buffer.get(..length)),
+                Ok(length) => return Ok(Some(length)),
                 // An interrupted caller took its request back, or a signal came.
                 Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => {}
                 Err(Errno::NODEV) => return Ok(None),

@@ -62,7 +62,8 @@ fn handshake(device: &Device, wanted: &[Capability], by_uring: bool) -> io::Resu
     let invalid = |text: &'static str| io::Error::new(io::ErrorKind::InvalidData, text);
     let mut buffer = classic::buffer(LIMITS.max_write);
     loop {
-        let message = device.receive(&mut buffer)?.ok_or(io::ErrorKind::NotConnected)?;
+        let length = device.receive(&mut buffer)?.ok_or(io::ErrorKind::NotConnected)?;
+        let message = buffer.get(..length).unwrap_or_default();
         let (header, body) = header(message).map_err(|_| invalid("the first request has no header"))?;
         let reply = Reply::new(header.unique, device.clone());
         let asked = InitIn::read_from_prefix(body).ok().filter(|_| header.opcode == opcode::INIT);
@@ -181,7 +182,7 @@ fn serve<S: Server>(
     publish(notifier.clone());
     let transport = if rings.is_some() { Transport::Uring } else { Transport::Classic };
     server.begins(transport);
-    let share = if rings.is_some() { Share::BesideRings } else { Share::All };
+    let share = if rings.is_some() { Share::BesideRings } else { Share::All(Arc::default()) };
     let (threads, gauges) = rings.map(Registered::serve).unwrap_or_default();
     let (tell, end) = channel();
     let thread = spawn("terrace-session", move || {
@@ -212,8 +213,8 @@ fn serve_all<S: Server>(
     mut threads: Vec<JoinHandle<io::Result<()>>>,
 ) -> io::Result<()> {
     for (number, device) in devices.into_iter().enumerate() {
-        let server = Arc::clone(&server);
-        let serve = move || classic::serve(&device, share, &*server, LIMITS.max_write);
+        let (server, share) = (Arc::clone(&server), share.clone());
+        let serve = move || classic::serve(&device, &share, &*server, LIMITS.max_write);
         threads.push(spawn(&format!("terrace-fuse-{number}"), serve)?);
     }
     // All threads have ended when the first error is told.
