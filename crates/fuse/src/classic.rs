@@ -44,6 +44,8 @@ const LOOK_NS: u64 = 20_000;
 /// So many looks in vain make a thread sleep at once, for so many requests.
 const IN_VAIN: u32 = 3;
 const REST: u32 = 50;
+/// Requests in a row, found without a wait, after which a thread does not look: many programs ask and need the processor.
+const BUSY: u32 = 3;
 /// On a single processor the program that asks cannot run meanwhile.
 const LONG_REST: u32 = 10_000;
 
@@ -55,6 +57,8 @@ struct Looks {
     clock: SystemClock,
     in_vain: u32,
     rest: u32,
+    /// Requests that were there without a wait.
+    in_a_row: u32,
 }
 
 impl Looks {
@@ -63,7 +67,7 @@ impl Looks {
         let Share::All(is_taken) = share else { return None };
         let device = (processors() > 1).then(|| device.nonblocking().ok()).flatten()?;
         let (is_taken, clock) = (Arc::clone(is_taken), SystemClock::default());
-        Some(Looks { device, is_taken, clock, in_vain: 0, rest: 0 })
+        Some(Looks { device, is_taken, clock, in_vain: 0, rest: 0, in_a_row: 0 })
     }
 
     /// The length of a request that came meanwhile.
@@ -72,13 +76,18 @@ impl Looks {
             self.rest = self.rest.saturating_sub(1);
             return Ok(None);
         }
+        let mut found = self.device.receive_now(buffer);
+        let was_busy = self.in_a_row >= BUSY;
+        self.in_a_row = if matches!(found, Ok(Some(_))) { self.in_a_row + 1 } else { 0 };
+        if matches!(found, Ok(None)) && was_busy {
+            self.is_taken.store(false, Ordering::Relaxed);
+            return found;
+        }
         let until = self.clock.monotonic_ns() + LOOK_NS;
-        let found = loop {
-            match self.device.receive_now(buffer) {
-                Ok(None) if self.clock.monotonic_ns() < until => std::hint::spin_loop(),
-                found => break found,
-            }
-        };
+        while matches!(found, Ok(None)) && self.clock.monotonic_ns() < until {
+            std::hint::spin_loop();
+            found = self.device.receive_now(buffer);
+        }
         self.is_taken.store(false, Ordering::Relaxed);
         self.in_vain = if matches!(found, Ok(None)) { self.in_vain + 1 } else { 0 };
         if self.in_vain > IN_VAIN {
