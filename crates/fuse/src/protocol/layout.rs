@@ -127,7 +127,7 @@ layouts! {
     ForgetOne = 16 { node: u64, lookups: u64, }
     GetAttributesIn = 16 { flags: u32, unused: u32, handle: u64, }
     SetAttributesIn = 88 {
-        /// Which of the fields are asked for.
+        /// A bit for each field to be set.
         valid: u32,
         unused: u32,
         handle: u64,

@@ -1,7 +1,7 @@
 //! Requests that wait in the kernel because their queue had no free entry.
 //!
 //! The kernel hands a new entry to the next request alone; requests that wait are fetched by the commit of an answer. So
-//! when a queue was dry, the kernel is asked to send a request of no meaning ([`Notifier::ask_for_a_request`]): the commit
+//! after a queue got new entries, the kernel is asked to send a request of no meaning ([`Notifier::ask_for_a_request`]): the commit
 //! of its entry fetches the first that waits. As long as that helps, the kernel is asked again.
 
 use crate::notifier::Notifier;

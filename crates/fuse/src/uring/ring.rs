@@ -282,6 +282,7 @@ impl Ring {
         if self.is_ending || self.entries.has_refused() {
             return Ok(());
         }
+        let mut is_short = false;
         for queue in 0..self.entries.queues() {
             let missing = self.entries.missing(queue);
             if missing == 0 {
@@ -289,16 +290,17 @@ impl Ring {
             }
             for _ in 0..missing {
                 let Ok(command) = self.entries.add(queue) else {
-                    if !std::mem::replace(&mut self.cannot_grow, true) {
-                        tracing::warn!("no memory for more entries of a ring");
-                    }
+                    is_short = true;
                     break;
                 };
-                self.cannot_grow = false;
                 self.push(&command, None)?;
             }
             self.fetch_after_growth(queue)?;
         }
+        if is_short && !self.cannot_grow {
+            tracing::warn!("no memory for more entries of a ring");
+        }
+        self.cannot_grow = is_short;
         Ok(())
     }
 
