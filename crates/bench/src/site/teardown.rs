@@ -1,7 +1,8 @@
 //! Resources of the setup, which must be released however the run ends.
 //!
-//! Invariant: a resource is registered before or at once after it exists, and released exactly once. The
-//! holder or the signal thread takes it out of the table under the lock, and releases it without the lock.
+//! Invariant: a resource is registered before or at once after it exists, and released exactly once: by its holder, or
+//! after a signal by the signal thread. A holder that comes after the signal waits until all are released, so the
+//! process cannot end, nor a holder forget a resource, in between.
 
 use super::dirty;
 use crate::failure::Outcome;
@@ -14,7 +15,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use terrace_runtime::sync::Mutex;
+use terrace_runtime::sync::{Condvar, Mutex};
 use terrace_runtime::{Clock, SystemClock};
 
 /// Tries to remove a directory, and the pause between two tries.
@@ -84,13 +85,18 @@ impl Resource {
 struct Table {
     next: u64,
     resources: Vec<(u64, Resource)>,
-    /// Set by a signal: no resource is registered any more.
+    /// Set by a signal: no resource is registered any more, and holders leave theirs to the signal thread.
     ending: bool,
+    /// All are released after a signal.
+    released: bool,
 }
 
 /// All resources of this process.
 #[derive(Default)]
-pub struct Teardown(Mutex<Table>);
+pub struct Teardown {
+    table: Mutex<Table>,
+    all_released: Condvar,
+}
 
 impl Teardown {
     /// Starts a thread that on a signal releases all resources and ends the process.
@@ -112,7 +118,7 @@ impl Teardown {
     /// # Errors
     /// When a signal has come: the resource is released at once.
     pub fn hold(self: &Arc<Self>, resource: Resource) -> Outcome<Held> {
-        let mut table = self.0.lock();
+        let mut table = self.table.lock();
         if table.ending {
             drop(table);
             resource.release();
@@ -127,16 +133,18 @@ impl Teardown {
     /// # Errors
     /// When a signal has come: figures measured since then are invalid.
     pub fn go_on(&self) -> Outcome<()> {
-        if self.0.lock().ending { Err("interrupted".into()) } else { Ok(()) }
+        if self.table.lock().ending { Err("interrupted".into()) } else { Ok(()) }
     }
 
     /// Releases all resources in the reverse order of their registration.
     fn all(&self) {
-        self.0.lock().ending = true;
+        self.table.lock().ending = true;
         loop {
-            let Some((_, resource)) = self.0.lock().resources.pop() else { return };
+            let Some((_, resource)) = self.table.lock().resources.pop() else { break };
             resource.release();
         }
+        self.table.lock().released = true;
+        self.all_released.notify_all();
     }
 }
 
@@ -148,7 +156,10 @@ pub struct Held {
 
 impl Held {
     fn take(&self) -> Option<Resource> {
-        let mut table = self.teardown.0.lock();
+        let mut table = self.teardown.table.lock();
+        while table.ending && !table.released {
+            self.teardown.all_released.wait(&mut table);
+        }
         let at = table.resources.iter().position(|(number, _)| *number == self.number)?;
         Some(table.resources.remove(at).1)
     }
@@ -197,6 +208,27 @@ mod tests {
         Resource::Directory(path.clone()).release();
         writer.join().unwrap();
         assert!(!path.exists());
+    }
+
+    /// The bench that was interrupted between two contestants sometimes left its scratch directory behind: its main
+    /// thread forgot the directory before the signal thread came to it.
+    #[test]
+    fn a_holder_after_a_signal_waits_and_forgets_no_resource() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("a");
+        fs::create_dir(&path).unwrap();
+        let teardown = Arc::new(Teardown::default());
+        let held = teardown.hold(Resource::Directory(path.clone())).unwrap();
+        teardown.table.lock().ending = true;
+        let signalled = teardown.clone();
+        let thread = terrace_runtime::thread::spawn("signals", move || {
+            SystemClock::default().sleep(Duration::from_millis(50));
+            signalled.all();
+        })
+        .unwrap();
+        held.gone();
+        assert!(!path.exists());
+        thread.join().unwrap();
     }
 
     #[test]

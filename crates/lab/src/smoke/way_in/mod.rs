@@ -33,7 +33,7 @@ pub(crate) fn run(args: &Args, scratch: &Scratch, report: &mut Report) -> Outcom
     for directory in [&scratch.disk, &scratch.memory] {
         held.push(teardown.hold(Resource::Directory(directory.clone()))?);
     }
-    let ground = Ground::new(args, scratch, teardown);
+    let ground = Ground::new(args, scratch, teardown.clone());
     if let Err(reason) = &ground.uring {
         report.skip(ground::ROW, format!("io_uring: {reason}"));
     }
@@ -47,5 +47,5 @@ pub(crate) fn run(args: &Args, scratch: &Scratch, report: &mut Report) -> Outcom
     drop(ground);
     // The scratch directories stay for the remaining rows.
     held.into_iter().for_each(|directory| directory.gone());
-    Ok(())
+    teardown.go_on()
 }
