@@ -11,8 +11,10 @@ flock 8
 before=$(cat "$parameter")
 forbidden=/proc/sys/kernel/io_uring_disabled
 allowed=$(cat "$forbidden" 2>/dev/null || true)
+grouped=
 leave() {
     echo "$before" >"$parameter"
+    [ -z "$grouped" ] || echo 1 >/proc/sys/kernel/sched_autogroup_enabled
     [ -z "$allowed" ] || echo "$allowed" >"$forbidden" 2>/dev/null || true
     [ -n "$verdict" ] || say "FAIL $suite: a command failed, see above"
 }
@@ -56,6 +58,45 @@ umount_pool
 mount_pool
 expect_transport uring
 "$TERRACE" status "$mnt" | grep -Eq "requests by io_uring: [0-9]+ entries, 0 away" || fail "status does not tell of io_uring"
+# Threads of rings do not push a program to the other processor, where no program can push them back (decision 0034).
+policies() {
+    local thread
+    for thread in "/proc/$1"/task/*; do
+        ! grep -q ring "$thread/comm" || chrt -p "${thread##*/}" | sed -n 's/.*policy: //p'
+    done | sort -u | tr '\n' ' '
+}
+autogroup=/proc/sys/kernel/sched_autogroup_enabled
+is_of_root() { grep -q '^[0-9]*:cpu:/$' /proc/self/cgroup && [ -e /sys/fs/cgroup/cpu/release_agent ]; }
+if [ "$(cat $autogroup 2>/dev/null)" = 1 ] && is_of_root; then
+    # The policy is taken back for each piece of background work, so it is looked at again and again beside requests.
+    looks_until_idle() { # MOST: the number of looks, MOST when none finds all threads SCHED_IDLE
+        local look daemon asking=()
+        daemon=$(daemon_pid)
+        for processor in $(seq 0 $(($(nproc) - 1))); do
+            taskset -c "$processor" dd if=/dev/zero of="$mnt/asking-$processor" bs=512 count=1000000 conv=notrunc status=none &
+            asking+=($!)
+        done
+        for look in $(seq "$1"); do
+            [ "$(policies "$daemon")" != "SCHED_IDLE " ] || break
+            sleep 0.05
+        done
+        kill "${asking[@]}" 2>/dev/null || true
+        wait "${asking[@]}" 2>/dev/null || true
+        rm -f "$mnt"/asking-*
+        echo "$look"
+    }
+    [ "$(looks_until_idle 300)" -lt 300 ] || fail "threads of rings do not become SCHED_IDLE"
+    if echo 0 >$autogroup 2>/dev/null; then
+        grouped=1
+        sleep 6 # the daemon looks every 5 s
+        [ "$(looks_until_idle 60)" = 60 ] || fail "threads of rings are SCHED_IDLE in a group with other programs"
+        echo 1 >$autogroup
+        grouped=
+    fi
+    step "threads of rings are SCHED_IDLE while they have a scheduling group of their own"
+else
+    step "left out: no scheduling group of a session"
+fi
 # Half of the requests come from a processor that the daemon may not use.
 for processor in $(seq 0 $(($(nproc) - 1))); do
     taskset -c "$processor" sh -c 'for i in $(seq 100); do echo $$ >"$1/$$-$i" && cat "$1/$$-$i" >>seen; done' sh "$mnt"

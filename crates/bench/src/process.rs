@@ -39,8 +39,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server and waits until `mount` is a mount point.
-    pub fn start(scratch: &Scratch, mut command: Command, mount: &Path) -> Outcome<Server> {
+    /// Starts a server in a session of its own, as a daemon is, and waits until `mount` is a mount point. In a session with
+    /// the programs that it serves the kernel would schedule it otherwise (sched(7), autogroup).
+    pub fn start(scratch: &Scratch, command: Command, mount: &Path) -> Outcome<Server> {
+        let mut command = in_session(&command);
         let outside = std::fs::metadata(mount)?.dev();
         let log = scratch.disk.join("server.log");
         let child = command
@@ -87,6 +89,22 @@ impl Server {
         }
         Ok(())
     }
+}
+
+/// The same command in a session of its own and with the same process id.
+fn in_session(command: &Command) -> Command {
+    let mut new = Command::new("setsid");
+    new.arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => new.env(name, value),
+            None => new.env_remove(name),
+        };
+    }
+    if let Some(directory) = command.get_current_dir() {
+        new.current_dir(directory);
+    }
+    new
 }
 
 impl Drop for Server {

@@ -212,6 +212,10 @@ fn serve_all<S: Server>(
     share: Share,
     mut threads: Vec<JoinHandle<io::Result<()>>>,
 ) -> io::Result<()> {
+    let (_alive, ends) = channel();
+    if !threads.is_empty() {
+        spawn("terrace-policy", move || uring::policy::watch(&ends))?;
+    }
     for (number, device) in devices.into_iter().enumerate() {
         let (server, share) = (Arc::clone(&server), share.clone());
         let serve = move || classic::serve(&device, &share, &*server, LIMITS.max_write);

@@ -7,12 +7,14 @@
 //! production ([`thread::Driver`]) and by hand in tests.
 #![forbid(unsafe_code)]
 
+pub mod activity;
 pub mod affinity;
 pub mod clock;
 pub mod interleave;
 pub mod narrow;
 pub mod pause;
 pub mod planted;
+pub mod scheduling_group;
 pub mod step;
 pub mod sync;
 pub mod thread;

@@ -1,6 +1,7 @@
 //! Threads: drivers for steps, and a pool for requests that wait for a lower tier (design L2).
 #![allow(clippy::disallowed_methods)] // the one place that may start threads
 
+use crate::activity::Work;
 use crate::affinity;
 use crate::step::{Next, Step};
 use crate::sync::{Condvar, Mutex, MutexGuard};
@@ -138,6 +139,7 @@ fn run_step(step: &mut dyn Step, rest: &mut Duration, panics: &Panics) -> Next {
     if cfg!(feature = "shuttle") {
         return step.step();
     }
+    let _work = Work::begin();
     match catch_unwind(AssertUnwindSafe(|| step.step())) {
         Ok(next) => {
             *rest = FIRST_REST;
@@ -397,7 +399,9 @@ fn worker(shared: &PoolShared) {
         } else if let Some((user, (job, _))) = state.jobs.pop() {
             drop(state);
             let begun = Instant::now();
+            let work = Work::begin();
             job();
+            drop(work);
             state = shared.state.lock();
             state.jobs.ran(user, begun.elapsed());
         } else if state.stop {

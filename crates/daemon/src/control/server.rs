@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use terrace_format::superblock::Superblock;
 use terrace_fuse::RingFigures;
+use terrace_runtime::activity::Work;
 use terrace_runtime::sync::{Condvar, Mutex};
 use terrace_runtime::thread::spawn;
 use terrace_runtime::{Clock, SystemClock};
@@ -227,6 +228,7 @@ impl Shared {
         let shared = Arc::clone(&self);
         self.end.lock().1 += 1;
         let handler = spawn("terrace-request", move || {
+            let _work = Work::begin();
             if let Err(error) = shared.serve(stream) {
                 tracing::debug!(%error, "control connection");
             }

@@ -14,6 +14,7 @@ mod backlog;
 mod commands;
 mod entries;
 mod memory;
+pub(crate) mod policy;
 mod ring;
 pub(crate) mod ticket;
 

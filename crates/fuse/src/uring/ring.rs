@@ -11,6 +11,7 @@ pub(super) mod begin;
 use super::backlog::Backlog;
 use super::commands::{Commands, commit, push, submit};
 use super::entries::{Entries, Gauge, Lost};
+use super::policy::Policy;
 use super::ticket::{Answer, Content, Shared, Ticket};
 use crate::fuse_device::Device;
 use crate::notifier::Notifier;
@@ -66,6 +67,7 @@ pub(super) struct Ring {
     is_ending: bool,
     /// The kernel takes no more answers by rings.
     is_refused: bool,
+    policy: Policy,
     clock: SystemClock,
     /// Time of the next look at large payloads and refused entries.
     next_look_ns: u64,
@@ -111,6 +113,7 @@ impl Ring {
             if self.entries.are_over() {
                 return Ok(());
             }
+            self.policy.before_wait(&self.clock);
             let want = usize::from(self.shared.fall_asleep());
             let waited = self.wait(want);
             self.shared.wake_up();

@@ -5,6 +5,7 @@ use crate::server::Server;
 use crate::uring::backlog::Backlog;
 use crate::uring::commands::{Commands, commit, new_ring, push, register_device};
 use crate::uring::entries::Entries;
+use crate::uring::policy::Policy;
 use crate::uring::ticket::Shared;
 use io_uring::squeue::Entry128;
 use io_uring::types::SubmitArgs;
@@ -59,6 +60,7 @@ impl Prepared {
             cannot_grow: false,
             is_ending: false,
             is_refused: false,
+            policy: Policy::of_this_thread(),
             clock: SystemClock::default(),
             next_look_ns: 0,
         };
