@@ -58,22 +58,6 @@ impl Device {
         }
     }
 
-    /// A further descriptor whose reads do not wait.
-    pub(crate) fn nonblocking(&self) -> io::Result<Device> {
-        let new = self.further()?;
-        rustix::fs::fcntl_setfl(&new.0, OFlags::NONBLOCK)?;
-        Ok(new)
-    }
-
-    /// Reads a request that is there; `None` when there is none, or when the session is over.
-    pub(crate) fn receive_now(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
-        match rustix::io::read(&self.0, buffer) {
-            Ok(length) => Ok(Some(length)),
-            Err(Errno::NOENT | Errno::INTR | Errno::AGAIN | Errno::NODEV) => Ok(None),
-            Err(errno) => Err(errno.into()),
-        }
-    }
-
     /// Reads the next request, and gives its length; `None` when the session is over.
     pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         loop {

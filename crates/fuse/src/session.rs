@@ -182,7 +182,7 @@ fn serve<S: Server>(
     publish(notifier.clone());
     let transport = if rings.is_some() { Transport::Uring } else { Transport::Classic };
     server.begins(transport);
-    let share = if rings.is_some() { Share::BesideRings } else { Share::All(Arc::default()) };
+    let share = if rings.is_some() { Share::BesideRings } else { Share::All };
     let (threads, gauges) = rings.map(Registered::serve).unwrap_or_default();
     let (tell, end) = channel();
     let thread = spawn("terrace-session", move || {
@@ -217,8 +217,8 @@ fn serve_all<S: Server>(
         spawn("terrace-policy", move || uring::policy::watch(&ends))?;
     }
     for (number, device) in devices.into_iter().enumerate() {
-        let (server, share) = (Arc::clone(&server), share.clone());
-        let serve = move || classic::serve(&device, &share, &*server, LIMITS.max_write);
+        let server = Arc::clone(&server);
+        let serve = move || classic::serve(&device, share, &*server, LIMITS.max_write);
         threads.push(spawn(&format!("terrace-fuse-{number}"), serve)?);
     }
     // All threads have ended when the first error is told.
