@@ -49,7 +49,7 @@ mod tests {
     static BEGUN: AtomicUsize = AtomicUsize::new(0);
 
     #[test]
-    fn the_function_runs_before_work_that_begins_alone() {
+    fn begin_of_work_runs_the_function_first() {
         when_work_begins(|| {
             BEGUN.fetch_add(1, Ordering::SeqCst);
         });

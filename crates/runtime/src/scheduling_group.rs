@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_cannot_be_told_is_none() {
+    fn a_group_outside_the_mounted_hierarchy_is_unknown() {
         assert_eq!(is_own_in(&system(V2, "0::/../a\n", &[]), true), None);
         assert_eq!(is_own_in(&system("", "0::/\n", &[]), true), None);
     }
