@@ -120,10 +120,12 @@ impl Shared {
         if !allowed {
             return send(&Answer::Error("only root and the user who mounted it may ask".to_string()));
         }
+        let work = Work::begin();
         let answer = match serde_json::from_str(&line) {
             Ok(request) => self.answer(&request, &mut |left| tell_progress(&stream, left)),
             Err(_) => Err(format!("unknown request {}; is the daemon of another version?", line.trim())),
         };
+        drop(work);
         send(&answer.map_or_else(Answer::Error, Answer::Ok))
     }
 }
@@ -228,7 +230,6 @@ impl Shared {
         let shared = Arc::clone(&self);
         self.end.lock().1 += 1;
         let handler = spawn("terrace-request", move || {
-            let _work = Work::begin();
             if let Err(error) = shared.serve(stream) {
                 tracing::debug!(%error, "control connection");
             }
