@@ -14,6 +14,7 @@ use std::time::Duration;
 use terrace_engine::Engine;
 use terrace_fuse::{Connection, Unmount};
 use terrace_runtime::Clock;
+use terrace_runtime::activity::Work;
 use terrace_runtime::thread::spawn;
 
 /// Time for users of the mount to end after SIGTERM, before they are cut off.
@@ -92,6 +93,7 @@ impl Stopper {
         // settled at the end.
         let fs = Arc::clone(&self.fs);
         ending::for_a_while("terrace-sync", PATIENCE, move || {
+            let _work = Work::begin();
             if let Err(error) = fs.sync() {
                 tracing::error!(%error, "sync before the end");
             }

@@ -7,6 +7,7 @@ use crate::protocol::layout::opcode;
 use crate::protocol::request::{Malformed, header};
 use crate::protocol::{Input, Reply};
 use crate::server::{Server, dispatch, is_unanswered};
+use crate::uring::policy::Policy;
 use rustix::event::{Timespec, poll};
 use std::io;
 
@@ -33,6 +34,8 @@ pub(crate) enum Share {
 /// Serves the requests that one descriptor hands out, until the session is over.
 pub(crate) fn serve(device: &Device, share: Share, server: &dyn Server, max_write: u32) -> io::Result<()> {
     let mut buffer = buffer(max_write);
+    // References of many files are as much work as requests.
+    let policy = (share == Share::BesideRings).then(Policy::of_this_thread);
     while let Some(length) = device.receive(&mut buffer)? {
         let message = buffer.get(..length).unwrap_or_default();
         let (header, body) = header(message)
@@ -43,6 +46,7 @@ pub(crate) fn serve(device: &Device, share: Share, server: &dyn Server, max_writ
         }
         dispatch(server, &header, Input::Joined(body), || Reply::new(header.unique, device.clone()));
         if share == Share::BesideRings && is_unanswered(header.opcode) {
+            policy.iter().for_each(Policy::before_wait);
             let _ = poll(&mut [], Some(&FORGET_PAUSE));
         }
     }

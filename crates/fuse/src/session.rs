@@ -213,8 +213,10 @@ fn serve_all<S: Server>(
     mut threads: Vec<JoinHandle<io::Result<()>>>,
 ) -> io::Result<()> {
     let (_alive, ends) = channel();
-    if !threads.is_empty() {
-        spawn("terrace-policy", move || uring::policy::watch(&ends))?;
+    if !threads.is_empty()
+        && let Err(error) = spawn("terrace-policy", move || uring::policy::watch(&ends))
+    {
+        tracing::warn!(%error, "threads of rings keep the usual scheduling policy");
     }
     for (number, device) in devices.into_iter().enumerate() {
         let server = Arc::clone(&server);

@@ -1,16 +1,29 @@
-//! Work of this process for which no thread of requests stands: whether there is any now.
+//! Work of this process's threads beside its threads of requests: whether there is any now, or was lately.
 //!
-//! Invariant: a function that is to run when work begins has run before that work does.
+//! Invariant: the thread that begins to work while no other does runs the function for that before it works. A second one
+//! that begins in that moment may be ahead of it.
 
+use crate::clock::{Clock, SystemClock};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 static WORKING: AtomicUsize = AtomicUsize::new(0);
+/// Work weighs until this time.
+static WEIGHS_UNTIL_NS: AtomicU64 = AtomicU64::new(0);
 static BEGINS: OnceLock<fn()> = OnceLock::new();
+static STARTS: OnceLock<fn()> = OnceLock::new();
+static CLOCK: OnceLock<SystemClock> = OnceLock::new();
+
+/// Work weighs in the scheduler's averages after its end: for so many times its length, and not longer than so. The averages
+/// halve each 32 ms.
+const WEIGHS_TIMES: u64 = 25;
+const WEIGHS_MOST_NS: u64 = 250_000_000;
 
 /// Work of the calling thread, until dropped.
 #[must_use]
-pub struct Work(());
+pub struct Work {
+    begun_ns: u64,
+}
 
 impl Work {
     /// Work begins. The caller holds no lock.
@@ -20,21 +33,47 @@ impl Work {
         {
             begins();
         }
-        Work(())
+        Work { begun_ns: now_ns() }
     }
 }
 
 impl Drop for Work {
     fn drop(&mut self) {
+        let now = now_ns();
+        let length = now.saturating_sub(self.begun_ns);
+        let until = now + (WEIGHS_TIMES * length).min(WEIGHS_MOST_NS);
+        WEIGHS_UNTIL_NS.fetch_max(until, Ordering::Relaxed);
         let before = WORKING.fetch_sub(1, Ordering::SeqCst);
         assert!(before > 0, "work ends that was not counted");
     }
+}
+
+/// Time of the clock by which this module counts.
+pub fn now_ns() -> u64 {
+    CLOCK.get_or_init(SystemClock::default).monotonic_ns()
 }
 
 /// Whether a thread works.
 #[inline]
 pub fn is_any() -> bool {
     WORKING.load(Ordering::SeqCst) > 0
+}
+
+/// Whether work that has ended still weighs in the scheduler's averages at a time ([`now_ns`]).
+pub fn weighs_at(now_ns: u64) -> bool {
+    now_ns < WEIGHS_UNTIL_NS.load(Ordering::Relaxed)
+}
+
+/// Sets the function that runs first in each thread started from now on; it stays for good.
+pub fn when_a_thread_starts(starts: fn()) {
+    STARTS.get_or_init(|| starts);
+}
+
+/// Runs the function for threads that start.
+pub(crate) fn thread_starts() {
+    if let Some(starts) = STARTS.get() {
+        starts();
+    }
 }
 
 /// Sets the function that runs in the first thread that begins to work; it stays for good.

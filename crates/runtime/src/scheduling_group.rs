@@ -3,22 +3,47 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 /// Whether all threads of this process's scheduling group are threads of this process or of its children. False when that
 /// cannot be told.
 pub fn is_own() -> bool {
-    let is_leader = rustix::process::getsid(None).is_ok_and(|session| session == rustix::process::getpid());
-    is_own_of(Path::new("/"), std::process::id(), is_leader).unwrap_or(false)
+    static LEADS: OnceLock<bool> = OnceLock::new();
+    // Later others come into the session as children alone.
+    let leads = LEADS.get_or_init(|| leads_alone(Path::new("/"), std::process::id()).unwrap_or(false));
+    is_own_of(Path::new("/"), std::process::id(), *leads).unwrap_or(false)
+}
+
+/// Whether a process leads a session of which all others are its children.
+fn leads_alone(root: &Path, process: u32) -> Option<bool> {
+    let mut leads = false;
+    for entry in fs::read_dir(root.join("proc")).ok()?.flatten() {
+        let Some(member) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
+        // A process that has ended meanwhile is no member.
+        let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else { continue };
+        let (_, fields) = stat.rsplit_once(')')?;
+        let mut fields = fields.split_whitespace().skip(1);
+        let (parent, session) = (fields.next()?, fields.nth(1)?);
+        if session.parse() == Ok(process) {
+            leads |= member == process;
+            if member != process && parent.parse() != Ok(process) {
+                return Some(false);
+            }
+        }
+    }
+    Some(leads)
 }
 
 /// As [`is_own`], with the files of the system below `root`. `None` when a file is missing.
-fn is_own_of(root: &Path, process: u32, is_leader: bool) -> Option<bool> {
+fn is_own_of(root: &Path, process: u32, leads_alone: bool) -> Option<bool> {
     match group_directory(root)? {
         Group::Directory(directory) => has_no_other(root, &directory, process),
         Group::Shared => Some(false),
         Group::Root => {
             let enabled = fs::read_to_string(root.join("proc/sys/kernel/sched_autogroup_enabled")).ok()?;
-            Some(is_leader && enabled.trim() == "1")
+            Some(leads_alone && enabled.trim() == "1")
         }
     }
 }
@@ -50,6 +75,10 @@ fn group_directory(root: &Path) -> Option<Group> {
     let top = directory_of(root, &mounts, "cgroup2", "/")?;
     if directory.join("cpu.weight").exists() {
         return Some(Group::Directory(directory));
+    }
+    // The root of a container is not the machine's.
+    if top.join("cgroup.type").exists() {
+        return None;
     }
     let above = directory.ancestors().skip(1).take_while(|above| above.starts_with(&top));
     Some(if above.into_iter().any(|above| above.join("cpu.weight").exists()) {
@@ -113,8 +142,20 @@ mod tests {
         root
     }
 
-    fn is_own_in(root: &tempfile::TempDir, is_leader: bool) -> Option<bool> {
-        is_own_of(root.path(), 7, is_leader)
+    fn is_own_in(root: &tempfile::TempDir, leads_alone: bool) -> Option<bool> {
+        is_own_of(root.path(), 7, leads_alone)
+    }
+
+    #[test]
+    fn a_session_is_own_while_its_other_processes_are_children() {
+        let seven = ("proc/7/stat", "7 (terrace (a) b) S 1 7 7 0 -1\n");
+        let child = ("proc/8/stat", "8 (helper) S 7 7 7 0 -1\n");
+        let foreign = ("proc/9/stat", "9 (other) S 1 9 9 0 -1\n");
+        let beside = ("proc/9/stat", "9 (other) S 1 7 7 0 -1\n");
+        let leads = |files: &[(&str, &str)]| leads_alone(system(V2, "0::/\n", files).path(), 7);
+        assert_eq!(leads(&[seven, child, foreign]), Some(true));
+        assert_eq!(leads(&[seven, child, beside]), Some(false));
+        assert_eq!(leads(&[("proc/7/stat", "7 (terrace) S 1 7 3 0 -1\n")]), Some(false), "another leads");
     }
 
     #[test]
@@ -124,7 +165,7 @@ mod tests {
             "0::/user\n",
             &[("sys/fs/cgroup/cgroup.procs", ""), ("sys/fs/cgroup/user/cgroup.procs", "")],
         );
-        assert_eq!([true, false].map(|is_leader| is_own_in(&root, is_leader)), [Some(true), Some(false)]);
+        assert_eq!([true, false].map(|leads_alone| is_own_in(&root, leads_alone)), [Some(true), Some(false)]);
         fs::write(root.path().join("proc/sys/kernel/sched_autogroup_enabled"), "0\n").unwrap();
         assert_eq!(is_own_in(&root, true), Some(false));
         let files = [("sys/fs/cgroup/cpu/cgroup.procs", ""), ("sys/fs/cgroup/cpu/release_agent", "")];
@@ -158,6 +199,8 @@ mod tests {
     #[test]
     fn a_group_outside_the_mounted_hierarchy_is_unknown() {
         assert_eq!(is_own_in(&system(V2, "0::/../a\n", &[]), true), None);
+        let container = [("sys/fs/cgroup/cgroup.procs", "7\n"), ("sys/fs/cgroup/cgroup.type", "domain\n")];
+        assert_eq!(is_own_in(&system(V2, "0::/\n", &container), true), None);
         assert_eq!(is_own_in(&system("", "0::/\n", &[]), true), None);
     }
 }

@@ -1,7 +1,7 @@
 //! Threads: drivers for steps, and a pool for requests that wait for a lower tier (design L2).
 #![allow(clippy::disallowed_methods)] // the one place that may start threads
 
-use crate::activity::Work;
+use crate::activity::{self, Work};
 use crate::affinity;
 use crate::step::{Next, Step};
 use crate::sync::{Condvar, Mutex, MutexGuard};
@@ -32,6 +32,7 @@ pub fn spawn<T: Send + 'static>(
     let processors = affinity::of_started_threads();
     Builder::new().name(name.to_string()).spawn(move || {
         affinity::take(processors);
+        activity::thread_starts();
         body()
     })
 }

@@ -1,8 +1,8 @@
 //! Resources of the setup, which must be released however the run ends.
 //!
 //! Invariant: a resource is registered before or at once after it exists, and released exactly once: by its holder, or
-//! after a signal by the signal thread. A holder that comes after the signal waits until all are released, so the
-//! process cannot end, nor a holder forget a resource, in between.
+//! after a signal by the signal thread. A holder that comes after the signal waits until all are released, so it cannot
+//! forget a resource in between.
 
 use super::dirty;
 use crate::failure::Outcome;

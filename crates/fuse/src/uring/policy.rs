@@ -6,43 +6,62 @@
 //! put behind others by it: the kernel shares a processor among scheduling groups first, and the policy counts among the
 //! threads of a group alone. The group is this process's own, and no other thread of the process works.
 //!
-//! Invariant: a thread with that policy is known here until work begins, which takes the policy from all of them first.
+//! All threads have the same policy. The share of a group on a processor follows the load of its threads there, beside
+//! their load on all processors: one lowered ring beside a busy one of another policy would get next to nothing.
+//!
+//! Invariant: threads are lowered while no work is counted, and raised by the thread that begins to work before it does.
 //! Lock order: the lock of the threads is a leaf.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 use terrace_runtime::sync::Mutex;
-use terrace_runtime::{Clock, SystemClock, activity, scheduling_group};
+use terrace_runtime::{activity, scheduling_group};
 
 /// Time between two looks whether the scheduling group is still this process's own.
 const PAUSE: Duration = Duration::from_secs(5);
-/// Time between two changes of a thread to SCHED_IDLE, at least: each is a system call.
+/// Time between two changes to SCHED_IDLE, at least, for each thread: each change is a system call.
 const REST_NS: u64 = 1_000_000;
 
-/// Whether threads may have the policy, for what [`watch`] saw.
-static IS_ALLOWED: AtomicBool = AtomicBool::new(false);
-static THREADS: Mutex<Vec<Arc<Thread>>> = Mutex::new(Vec::new());
-
-struct Thread {
-    id: i32,
-    is_lowered: AtomicBool,
+/// The threads of rings, by number.
+struct Threads {
+    numbers: Vec<i32>,
+    /// For what [`watch`] saw.
+    is_allowed: bool,
+    is_lowered: bool,
+    /// Not lowered again before this time.
+    next_ns: u64,
 }
 
-impl Thread {
-    fn raise(&self) {
-        if self.is_lowered.swap(false, Ordering::SeqCst)
-            && let Err(error) = set(self.id, libc::SCHED_OTHER)
-        {
-            tracing::warn!(%error, "the thread of a ring keeps the scheduling policy SCHED_IDLE");
+static THREADS: Mutex<Threads> =
+    Mutex::new(Threads { numbers: Vec::new(), is_allowed: false, is_lowered: false, next_ns: 0 });
+/// Whether the threads could be lowered: allowed and not lowered. A hint, read without the lock.
+static IS_WANTED: AtomicBool = AtomicBool::new(false);
+
+impl Threads {
+    fn set_all(&mut self, policy: i32) {
+        let failed = self.numbers.iter().filter_map(|thread| set(*thread, policy).err()).next();
+        if let Some(error) = failed {
+            tracing::warn!(%error, policy, "the scheduling policy of a ring's thread cannot be set");
+        }
+        self.is_lowered = policy == libc::SCHED_IDLE;
+        IS_WANTED.store(self.is_allowed && !self.is_lowered, Ordering::Relaxed);
+    }
+
+    fn raise(&mut self) {
+        if self.is_lowered {
+            self.set_all(libc::SCHED_OTHER);
         }
     }
-}
 
-fn raise_all() {
-    THREADS.lock().iter().for_each(|thread| thread.raise());
+    fn lower(&mut self, now: u64) {
+        // The thread that begins to work counts it first, then takes the lock.
+        if self.is_allowed && !self.is_lowered && now >= self.next_ns && !activity::is_any() {
+            self.next_ns = now + REST_NS * self.numbers.len() as u64;
+            self.set_all(libc::SCHED_IDLE);
+        }
+    }
 }
 
 fn set(thread: i32, policy: i32) -> io::Result<()> {
@@ -52,45 +71,40 @@ fn set(thread: i32, policy: i32) -> io::Result<()> {
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The policy of the calling thread, until dropped.
-pub(super) struct Policy {
-    thread: Arc<Thread>,
-    /// No change to SCHED_IDLE before this time.
-    next_ns: u64,
+fn own_policy() -> i32 {
+    // SAFETY: the call has no pointers.
+    unsafe { libc::sched_getscheduler(0) }
 }
 
+/// A thread started by a lowered thread inherits the policy.
+fn started() {
+    if own_policy() == libc::SCHED_IDLE && set(0, libc::SCHED_OTHER).is_err() {
+        tracing::warn!("a thread started by a ring keeps the scheduling policy SCHED_IDLE");
+    }
+}
+
+/// The calling thread as a thread of rings, until dropped.
+pub(crate) struct Policy(i32);
+
 impl Policy {
-    pub fn of_this_thread() -> Policy {
-        activity::when_work_begins(raise_all);
-        let id = rustix::thread::gettid().as_raw_nonzero().get();
-        let thread = Arc::new(Thread { id, is_lowered: AtomicBool::new(false) });
-        THREADS.lock().push(Arc::clone(&thread));
-        Policy { thread, next_ns: 0 }
+    pub(crate) fn of_this_thread() -> Policy {
+        activity::when_work_begins(|| THREADS.lock().raise());
+        activity::when_a_thread_starts(started);
+        let number = rustix::thread::gettid().as_raw_nonzero().get();
+        let mut threads = THREADS.lock();
+        threads.raise();
+        threads.numbers.push(number);
+        Policy(number)
     }
 
     /// Before the thread answers and waits.
     #[inline]
-    pub fn before_wait(&mut self, clock: &SystemClock) {
-        if !self.thread.is_lowered.load(Ordering::Relaxed)
-            && IS_ALLOWED.load(Ordering::Relaxed)
-            && !activity::is_any()
-        {
-            self.lower(clock.monotonic_ns());
-        }
-    }
-
-    fn lower(&mut self, now: u64) {
-        if now < self.next_ns {
-            return;
-        }
-        self.next_ns = now + REST_NS;
-        if set(self.thread.id, libc::SCHED_IDLE).is_err() {
-            return;
-        }
-        self.thread.is_lowered.store(true, Ordering::SeqCst);
-        // Work that has begun meanwhile may not have seen this thread.
-        if activity::is_any() || !IS_ALLOWED.load(Ordering::SeqCst) {
-            self.thread.raise();
+    pub(crate) fn before_wait(&self) {
+        if IS_WANTED.load(Ordering::Relaxed) && !activity::is_any() {
+            let now = activity::now_ns();
+            if !activity::weighs_at(now) {
+                THREADS.lock().lower(now);
+            }
         }
     }
 }
@@ -98,11 +112,21 @@ impl Policy {
 impl Drop for Policy {
     fn drop(&mut self) {
         // The number may be that of another thread afterwards.
-        THREADS.lock().retain(|thread| !Arc::ptr_eq(thread, &self.thread));
+        let mut threads = THREADS.lock();
+        threads.raise();
+        threads.numbers.retain(|number| *number != self.0);
     }
 }
 
-/// Watches whether threads of rings may have the policy, until `ends` has no sender.
+fn allow(is_allowed: bool) {
+    let mut threads = THREADS.lock();
+    threads.is_allowed = is_allowed;
+    let policy = if threads.is_lowered && is_allowed { libc::SCHED_IDLE } else { libc::SCHED_OTHER };
+    threads.set_all(policy);
+}
+
+/// Watches whether threads of rings may have the policy, until `ends` has no sender. Once they may not they never may
+/// again: the kernel leaves threads in their group when autogroup is switched on.
 pub(crate) fn watch(ends: &Receiver<()>) {
     // A user without the privilege to return from the policy (RLIMIT_NICE) could not follow a change of groups.
     if set(0, libc::SCHED_IDLE).and_then(|()| set(0, libc::SCHED_OTHER)).is_err() {
@@ -110,11 +134,8 @@ pub(crate) fn watch(ends: &Receiver<()>) {
     }
     loop {
         let is_own = scheduling_group::is_own();
-        IS_ALLOWED.store(is_own, Ordering::SeqCst);
-        if !is_own {
-            raise_all();
-        }
-        if ends.recv_timeout(PAUSE) != Err(RecvTimeoutError::Timeout) {
+        allow(is_own);
+        if !is_own || ends.recv_timeout(PAUSE) != Err(RecvTimeoutError::Timeout) {
             return;
         }
     }
@@ -126,11 +147,7 @@ mod tests {
     use super::*;
     use terrace_runtime::activity::Work;
     use terrace_runtime::thread::spawn;
-
-    fn own_policy() -> i32 {
-        // SAFETY: the call has no pointers.
-        unsafe { libc::sched_getscheduler(0) }
-    }
+    use terrace_runtime::{Clock, SystemClock};
 
     #[test]
     fn a_ring_has_the_policy_until_work_begins() {
@@ -139,26 +156,28 @@ mod tests {
             if set(0, libc::SCHED_IDLE).and_then(|()| set(0, libc::SCHED_OTHER)).is_err() {
                 return;
             }
-            let mut policy = Policy::of_this_thread();
-            policy.before_wait(&clock);
+            let policy = Policy::of_this_thread();
+            policy.before_wait();
             assert_eq!(own_policy(), libc::SCHED_OTHER, "not allowed");
-            IS_ALLOWED.store(true, Ordering::SeqCst);
+            allow(true);
             for _ in 0..2 {
                 // Other tests may work.
                 for _ in 0..5000 {
-                    policy.before_wait(&clock);
+                    policy.before_wait();
                     if own_policy() == libc::SCHED_IDLE {
                         break;
                     }
                     clock.sleep(Duration::from_millis(2));
                 }
                 assert_eq!(own_policy(), libc::SCHED_IDLE);
+                assert_eq!(spawn("started", own_policy).unwrap().join().unwrap(), libc::SCHED_OTHER);
                 let _work = Work::begin();
                 assert_eq!(own_policy(), libc::SCHED_OTHER);
-                policy.before_wait(&clock);
+                policy.before_wait();
                 assert_eq!(own_policy(), libc::SCHED_OTHER);
             }
-            IS_ALLOWED.store(false, Ordering::SeqCst);
+            allow(false);
+            assert_eq!(own_policy(), libc::SCHED_OTHER);
         });
         thread.unwrap().join().unwrap();
     }

@@ -113,7 +113,7 @@ impl Ring {
             if self.entries.are_over() {
                 return Ok(());
             }
-            self.policy.before_wait(&self.clock);
+            self.policy.before_wait();
             let want = usize::from(self.shared.fall_asleep());
             let waited = self.wait(want);
             self.shared.wake_up();
@@ -252,7 +252,11 @@ impl Ring {
                     "the kernel refuses the answer of an entry; it is committed again"
                 );
                 self.clock.sleep(Duration::from_millis(1));
-                self.push(&commit(queue, commit_id).user_data(slot as u64), Some((slot, commit_id)))?;
+                let command = commit(queue, commit_id).user_data(slot as u64);
+                if let Err(error) = self.push(&command, Some((slot, commit_id))) {
+                    self.unsent.push((slot, commit_id));
+                    return Err(error);
+                }
             }
             Lost::Transport => self.is_refused = true,
         }
