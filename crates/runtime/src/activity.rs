@@ -14,8 +14,7 @@ static BEGINS: OnceLock<fn()> = OnceLock::new();
 static STARTS: OnceLock<fn()> = OnceLock::new();
 static CLOCK: OnceLock<SystemClock> = OnceLock::new();
 
-/// Work weighs in the scheduler's averages after its end: for so many times its length, and not longer than so. The averages
-/// halve each 32 ms.
+/// Work weighs in the scheduler's averages after its end, 25 times its length, at most 250 ms. The averages halve each 32 ms.
 const WEIGHS_TIMES: u64 = 25;
 const WEIGHS_MOST_NS: u64 = 250_000_000;
 
