@@ -1,7 +1,7 @@
 //! Work of this process's threads beside its threads of requests: whether there is any now, or was lately.
 //!
-//! Invariant: the thread that begins to work while no other does runs the function for that before it works. A second one
-//! that begins in that moment may be ahead of it.
+//! Invariant: the thread that begins to work while no other thread works runs the function for that first. A thread that
+//! begins in the same moment may work before the function has ended.
 
 use crate::clock::{Clock, SystemClock};
 use std::sync::OnceLock;

@@ -14,7 +14,7 @@ pub fn is_own() -> bool {
     is_own_of(Path::new("/"), std::process::id(), *leads).unwrap_or(false)
 }
 
-/// Whether a process leads a session of which all others are its children.
+/// Whether a process leads a session without processes beside its children.
 fn leads_alone(root: &Path, process: u32) -> Option<bool> {
     let mut leads = false;
     for entry in fs::read_dir(root.join("proc")).ok()?.flatten() {
