@@ -112,7 +112,7 @@ pub enum MountError {
     #[error("{0}")]
     Helper(String),
     /// io_uring was asked for and cannot be had.
-    #[error("io_uring: {0}; mount with transport=auto or transport=classic")]
+    #[error("io_uring: {0}{cause}; mount with transport=auto or transport=classic", cause = crate::uring::cause(.0))]
     NoUring(io::Error),
     /// The kernel did not agree on a session.
     #[error("{}: FUSE handshake: {error}", .path.display())]

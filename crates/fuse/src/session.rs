@@ -202,7 +202,8 @@ fn serve<S: Server>(
 
 /// Says why requests come by the device although io_uring was wanted.
 fn fall_back(error: &io::Error) {
-    tracing::warn!(%error, "io_uring cannot be had for requests; they come by the FUSE device");
+    let cause = uring::cause(error);
+    tracing::warn!(%error, "io_uring cannot be had for requests{cause}; they come by the FUSE device");
 }
 
 /// Serves each device in a thread of its own, beside the threads of rings, until the session is over.

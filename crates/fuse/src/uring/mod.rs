@@ -263,6 +263,18 @@ fn last_of(list: &str) -> Option<u16> {
     list.trim().rsplit([',', '-']).next()?.parse().ok()
 }
 
+/// The usual cause of an error of the kernel when rings are made; empty for others.
+pub fn cause(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => {
+            " (forbidden by the sysctl kernel.io_uring_disabled or by a container's seccomp profile)"
+        }
+        Some(libc::ENOMEM) => " (out of memory, or of memory that may be locked: ulimit -l)",
+        Some(libc::EMFILE) => " (ulimit -n)",
+        _ => "",
+    }
+}
+
 /// Whether the kernel offers the transport.
 pub fn is_offered() -> bool {
     std::fs::read_to_string(PARAMETER).is_ok_and(|text| text.trim() == "Y")
