@@ -8,14 +8,16 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 static WORKING: AtomicUsize = AtomicUsize::new(0);
-/// Work weighs until this time.
+/// The end of fifty times the length of all work, without pauses longer than that.
 static WEIGHS_UNTIL_NS: AtomicU64 = AtomicU64::new(0);
 static BEGINS: OnceLock<fn()> = OnceLock::new();
 static STARTS: OnceLock<fn()> = OnceLock::new();
 static CLOCK: OnceLock<SystemClock> = OnceLock::new();
 
-/// Work weighs in the scheduler's averages after its end, 25 times its length, at most 250 ms. The averages halve each 32 ms.
-const WEIGHS_TIMES: u64 = 25;
+/// Work weighs in the scheduler's averages after its end. The averages halve each 32 ms, so work of a fiftieth of the time
+/// and less does not add up; [`FREE_NS`] of that is 0.4 ms of work, about the weight of a thread of the policy SCHED_IDLE.
+const WEIGHS_TIMES: u64 = 50;
+const FREE_NS: u64 = 20_000_000;
 const WEIGHS_MOST_NS: u64 = 250_000_000;
 
 /// Work of the calling thread, until dropped.
@@ -40,8 +42,10 @@ impl Drop for Work {
     fn drop(&mut self) {
         let now = now_ns();
         let length = now.saturating_sub(self.begun_ns);
-        let until = now + (WEIGHS_TIMES * length).min(WEIGHS_MOST_NS);
-        WEIGHS_UNTIL_NS.fetch_max(until, Ordering::Relaxed);
+        let add = |until: u64| {
+            Some(until.max(now).saturating_add(WEIGHS_TIMES.saturating_mul(length)).min(now + WEIGHS_MOST_NS))
+        };
+        let _ = WEIGHS_UNTIL_NS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
         let before = WORKING.fetch_sub(1, Ordering::SeqCst);
         assert!(before > 0, "work ends that was not counted");
     }
@@ -60,7 +64,7 @@ pub fn is_any() -> bool {
 
 /// Whether work that has ended still weighs in the scheduler's averages at a time ([`now_ns`]).
 pub fn weighs_at(now_ns: u64) -> bool {
-    now_ns < WEIGHS_UNTIL_NS.load(Ordering::Relaxed)
+    now_ns + FREE_NS < WEIGHS_UNTIL_NS.load(Ordering::Relaxed)
 }
 
 /// Sets the function that runs first in each thread started from now on; it stays for good.
@@ -98,5 +102,15 @@ mod tests {
         drop(first);
         assert!(is_any());
         drop(second);
+    }
+
+    #[test]
+    fn long_work_weighs_for_a_while() {
+        let clock = SystemClock::default();
+        let work = Work::begin();
+        clock.sleep(std::time::Duration::from_millis(2));
+        drop(work);
+        assert!(weighs_at(now_ns()));
+        assert!(!weighs_at(now_ns() + WEIGHS_MOST_NS));
     }
 }

@@ -22,7 +22,7 @@ use terrace_runtime::{activity, scheduling_group};
 /// Time between two looks whether the scheduling group is still this process's own.
 const PAUSE: Duration = Duration::from_secs(5);
 /// Time between two changes to SCHED_IDLE, at least, for each thread: each change is a system call.
-const REST_NS: u64 = 1_000_000;
+const REST_NS: u64 = 100_000;
 
 /// The threads of rings, by number.
 struct Threads {
