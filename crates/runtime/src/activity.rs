@@ -8,15 +8,15 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 static WORKING: AtomicUsize = AtomicUsize::new(0);
-/// The end of fifty times the length of all work, without pauses longer than that.
+/// The end of ten times the length of all work, without pauses longer than that.
 static WEIGHS_UNTIL_NS: AtomicU64 = AtomicU64::new(0);
 static BEGINS: OnceLock<fn()> = OnceLock::new();
 static STARTS: OnceLock<fn()> = OnceLock::new();
 static CLOCK: OnceLock<SystemClock> = OnceLock::new();
 
-/// Work weighs in the scheduler's averages after its end. The averages halve each 32 ms, so work of a fiftieth of the time
-/// and less does not add up; [`FREE_NS`] of that is 0.4 ms of work, about the weight of a thread of the policy SCHED_IDLE.
-const WEIGHS_TIMES: u64 = 50;
+/// Work weighs in the scheduler's averages after its end. The averages halve each 32 ms. Work of a tenth of the time and less
+/// does not add up, and [`FREE_NS`] is 2 ms of work.
+const WEIGHS_TIMES: u64 = 10;
 const FREE_NS: u64 = 20_000_000;
 const WEIGHS_MOST_NS: u64 = 250_000_000;
 
@@ -108,7 +108,7 @@ mod tests {
     fn long_work_weighs_for_a_while() {
         let clock = SystemClock::default();
         let work = Work::begin();
-        clock.sleep(std::time::Duration::from_millis(2));
+        clock.sleep(std::time::Duration::from_millis(20));
         drop(work);
         assert!(weighs_at(now_ns()));
         assert!(!weighs_at(now_ns() + WEIGHS_MOST_NS));
