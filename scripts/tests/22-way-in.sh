@@ -74,7 +74,8 @@ if [ "$(cat $autogroup 2>/dev/null)" = 1 ] && is_of_root; then
         daemon=$(daemon_pid)
         for processor in $(seq 0 $(($(nproc) - 1))); do
             (
-                while [ ! -e asked ]; do
+                # Also ends when the test was killed and its directory is gone.
+                while [ ! -e asked ] && [ -d "$mnt" ]; do
                     taskset -c "$processor" dd if=/dev/zero of="$mnt/asking-$processor" bs=512 count=2000 conv=notrunc status=none
                 done
             ) &

@@ -44,6 +44,8 @@ impl Threads {
         let failed = self.numbers.iter().filter_map(|thread| set(*thread, policy).err()).next();
         if let Some(error) = failed {
             tracing::warn!(%error, policy, "the scheduling policy of a ring's thread cannot be set");
+            // Not tried again before the next look of the watch.
+            self.is_allowed = false;
         }
         self.is_lowered = policy == libc::SCHED_IDLE;
         IS_WANTED.store(self.is_allowed && !self.is_lowered, Ordering::Relaxed);
