@@ -38,7 +38,7 @@ for kind in ${SANITIZERS:-address thread}; do
         tests address -Zsanitizer=address -p terrace-engine --test basic --test stress
         # The rings of the way in. ThreadSanitizer hangs in its own symbolizer beside them.
         # AddressSanitizer keeps memory that was given back.
-        tests address -Zsanitizer=address -p terrace-fuse --lib --test rings -- --skip payloads_of_large_writes
+        tests address -Zsanitizer=address -p terrace-fuse --lib --test rings -- --skip payloads_of_large_requests
         ;;
     thread)
         export TSAN_OPTIONS="suppressions=$root/scripts/tests/tsan.suppressions halt_on_error=1"

@@ -8,7 +8,7 @@ use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, OnceLock};
 use std::time::Duration;
 use terrace_fuse::protocol::init::Capability;
@@ -31,7 +31,9 @@ const LONG: Duration = Duration::from_secs(60);
 /// Held requests: the test ends their wait.
 #[derive(Default)]
 struct Held {
-    replies: Mutex<(Vec<(u64, Reply)>, bool)>,
+    reads: Mutex<Vec<(u64, u32, Reply)>>,
+    /// Set before the last held reads are taken from the list: no read is held from then on.
+    is_over: AtomicBool,
     count: AtomicUsize,
 }
 
@@ -46,8 +48,12 @@ fn block(number: u64) -> Vec<u8> {
     number.to_ne_bytes().repeat(BLOCK as usize / 8)
 }
 
-fn content(offset: u64, size: u32) -> Vec<u8> {
-    (offset / BLOCK..(offset + u64::from(size)).div_ceil(BLOCK).min(BLOCKS)).flat_map(block).collect()
+/// Bytes of the file; offset and size are those of whole blocks.
+fn content(offset: u64, size: u32) -> &'static [u8] {
+    static FILE: OnceLock<Vec<u8>> = OnceLock::new();
+    let file = FILE.get_or_init(|| (0..BLOCKS).flat_map(block).collect());
+    let end = (offset + u64::from(size)).min(BLOCKS * BLOCK);
+    &file[offset as usize..end as usize]
 }
 
 fn now() -> Duration {
@@ -89,21 +95,21 @@ impl Server for Blocks {
             // Direct I/O, no flush, writes side by side.
             Operation::Open { .. } => reply.opened(0, 1 | 1 << 5 | 1 << 6),
             Operation::Read(part) if part.offset >= HELD_FROM * BLOCK => {
-                let mut held = self.held.replies.lock();
-                if held.1 {
-                    return reply.data(&content(part.offset, part.size));
+                let mut held = self.held.reads.lock();
+                if self.held.is_over.load(Ordering::SeqCst) {
+                    return reply.data(content(part.offset, part.size));
                 }
-                held.0.push((part.offset, reply));
+                held.push((part.offset, part.size, reply));
                 self.held.count.fetch_add(1, Ordering::SeqCst);
             }
             Operation::Read(part) => {
                 let bytes = content(part.offset, part.size);
                 match reply.room() {
                     Some(room) => {
-                        room[..bytes.len()].copy_from_slice(&bytes);
+                        room[..bytes.len()].copy_from_slice(bytes);
                         reply.data_in_room(bytes.len());
                     }
-                    None => reply.data(&bytes),
+                    None => reply.data(bytes),
                 }
             }
             Operation::Write(part, data) => {
@@ -123,10 +129,13 @@ impl Server for Blocks {
 impl Blocks {
     /// Answers held requests, now and later.
     fn let_go(&self) {
-        let mut held = self.held.replies.lock();
-        held.1 = true;
-        for (offset, reply) in held.0.drain(..) {
-            reply.data(&content(offset, BLOCK as u32));
+        self.held.is_over.store(true, Ordering::SeqCst);
+        self.answer_held();
+    }
+
+    fn answer_held(&self) {
+        for (offset, size, reply) in self.held.reads.lock().drain(..) {
+            reply.data(content(offset, size));
         }
     }
 
@@ -330,19 +339,37 @@ fn anonymous_bytes() -> u64 {
 }
 
 #[test]
-fn payloads_of_large_writes_are_given_back() {
+fn payloads_of_large_requests_are_given_back() {
     const MIB: usize = 1 << 20;
+    // A single request, wherever the bytes begin in a page.
+    const READ: usize = MIB / 4 - BLOCK as usize;
+    const CLIENTS: usize = 64;
     let Some(mounted) = mounted("memory", Transport::Uring, None) else { return };
-    let bytes = Arc::new(content(0, MIB as u32));
+    // Nothing else grows: the clients' buffers are there before and afterwards.
+    content(0, 0);
+    let mut buffers = vec![vec![1; READ]; CLIENTS];
     let idle = anonymous_bytes();
-    let writer = |_| {
-        let (file, bytes) = (mounted.file(), Arc::clone(&bytes));
-        spawn("writer", move || (0..20).for_each(|_| file.write_all_at(&bytes, 0).unwrap())).unwrap()
-    };
-    let writers: Vec<_> = (0..16).map(writer).collect();
-    writers.into_iter().for_each(|writer| writer.join().unwrap());
-    let busy = anonymous_bytes();
-    assert!(busy > idle + 8 * MIB as u64, "{idle} bytes before, {busy} after large writes");
+    let (begin, mut busy) = (now(), 0);
+    // A ring may give payloads back before they are counted here, and not again for a second.
+    while busy < idle + 8 * MIB as u64 {
+        assert!(now() - begin < LONG, "{idle} bytes before, {busy} after large requests");
+        let before = mounted.blocks.held.count.load(Ordering::SeqCst);
+        let reader = |mut bytes: Vec<u8>| {
+            let file = mounted.file();
+            let read = move || {
+                file.read_exact_at(&mut bytes, HELD_FROM * BLOCK).unwrap();
+                file.write_all_at(&bytes, HELD_FROM * BLOCK).unwrap();
+                bytes
+            };
+            spawn("reader", read).unwrap()
+        };
+        let readers: Vec<_> = buffers.drain(..).map(reader).collect();
+        mounted.blocks.wait_for_held(before + CLIENTS);
+        mounted.blocks.answer_held();
+        buffers.extend(readers.into_iter().map(|reader| reader.join().unwrap()));
+        busy = anonymous_bytes();
+    }
+    assert_eq!(mounted.blocks.wrong.load(Ordering::SeqCst), 0);
     let begin = now();
     while anonymous_bytes() > idle + 6 * MIB as u64 {
         assert!(now() - begin < LONG, "{} of {busy} bytes stay", anonymous_bytes());
