@@ -76,8 +76,30 @@ round() {
     umount_pool
     check_pool --data
 }
+
+# The space of a removed file is free once the kernel has told that it forgets the file. Beside programs that compute, the
+# daemon learns that late.
+beside_computing() { # FAST_TIER TIER OPTIONS…
+    file_system="Terrace ($*), beside programs that compute"
+    step "$file_system"
+    make_pool "$1" "$2"
+    mount_pool "${@:3}"
+    local number programs=()
+    for number in 1 2 3; do
+        setsid timeout 120 sh -c 'while :; do :; done' &
+        programs+=($!)
+    done
+    "$helper" space-removed "$mnt" || number=failed
+    kill "${programs[@]}"
+    wait "${programs[@]}" 2>/dev/null || true
+    [ "$number" != failed ] || fail "$file_system: removed: see above"
+    umount_pool
+    check_pool --data
+}
+
 round 32M 64M 65536
 round 32M 64M 65536 -o buffer=0
 round 64M 64M 131072 -o policy=static,data=ordered
 round 192M 48M $((1 << 20))
+beside_computing 64M 64M -o policy=static,data=ordered
 pass "fallocate, overwrites, removals and df on full pools, as on ext4"

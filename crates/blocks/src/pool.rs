@@ -48,6 +48,8 @@ struct Space {
     next_region: u64,
     /// Blocks that became free since the mount, each time counted.
     freed: u64,
+    /// Blocks that left quarantine since the mount, each time counted.
+    left_quarantine: u64,
 }
 
 /// All PM blocks of a pool.
@@ -75,8 +77,13 @@ impl BlockPool {
         descriptors.iter().take(first.0 as usize).for_each(|d| d.set_state(State::Used));
         assert!(first.0 < count, "a pool of {count} blocks whose first is {first}");
         let total = count - first.0;
-        let space =
-            Space { free: Bitmap::new(count), quarantine: VecDeque::new(), next_region: first.0, freed: 0 };
+        let space = Space {
+            free: Bitmap::new(count),
+            quarantine: VecDeque::new(),
+            next_region: first.0,
+            freed: 0,
+            left_quarantine: 0,
+        };
         let rank = wal.locks().rank(LockKind::Allocator, 0);
         BlockPool {
             wal,
@@ -163,6 +170,12 @@ impl BlockPool {
     /// operations were quicker.
     pub fn freed_so_far(&self) -> u64 {
         self.space.lock().freed
+    }
+
+    /// As [`Self::freed_so_far`], without blocks of claims that were given back: an operation gives its own claims back
+    /// when it fails.
+    pub fn left_quarantine_so_far(&self) -> u64 {
+        self.space.lock().left_quarantine
     }
 
     /// Present numbers.

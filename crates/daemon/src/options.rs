@@ -98,7 +98,7 @@ impl Options {
     /// As [`Self::parse`], but does not check that the options fit each other.
     pub fn parse_words(lists: &[OsString], root: bool, sloppy: bool) -> Outcome<Options> {
         let mut options = Options {
-            fs: MountOptions::default(),
+            fs: MountOptions { late_references: true, ..MountOptions::default() },
             kernel_cache_bytes: memory_bytes() / 2,
             cache_bytes: None,
             flags: Vec::new(),

@@ -120,6 +120,7 @@ fn mode_of(superblock: &Superblock, options: &MountOptions, data_ordered: bool) 
         in_place: options.in_place,
         threshold_percent: options.threshold_percent.unwrap_or(THRESHOLD_PERCENT),
         prefetch_ms: options.prefetch_ms,
+        late_references: options.late_references,
     }
 }
 

@@ -59,6 +59,9 @@ pub struct MountOptions {
     /// Move the checkpoint only when space is short, so that a crash leaves the most records to replay: for
     /// measuring recovery.
     pub checkpoint_when_full: bool,
+    /// References may be given back after the program's call that ended them has returned, as the kernel does: an operation
+    /// that finds no space waits for references to files removed lately.
+    pub late_references: bool,
 }
 
 impl Default for MountOptions {
@@ -83,6 +86,7 @@ impl Default for MountOptions {
             ablation: Ablation::Nothing,
             metadata_moves: MetadataMoves::WhenScarce,
             checkpoint_when_full: false,
+            late_references: false,
         }
     }
 }

@@ -55,6 +55,13 @@ fn last_resort(migration: &Migration, op: &mut Op, reclaimed: u64, error: FsErro
     if !matches!(op.purpose, Purpose::User | Purpose::Overwrite) {
         return Err(error);
     }
+    // A removal may have ended, and its blocks may have left quarantine, between the failed claim and the search.
+    let left = migration.store.persistent.blocks().left_quarantine_so_far();
+    let have_others_freed = std::mem::replace(&mut op.left_quarantine_seen, left) != left;
+    if have_others_freed && op.failed_space_searches <= MOST_STARVED {
+        op.failed_space_searches += 1;
+        return Ok(());
+    }
     if op.failed_space_searches <= MOST_STARVED && reclaim_for_space(&migration.store, reclaimed, op.wait)? {
         op.failed_space_searches += MOST_STARVED / 50;
         return Ok(());

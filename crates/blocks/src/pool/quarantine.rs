@@ -83,6 +83,7 @@ impl BlockPool {
                 pinned.push((lsn, block));
             } else {
                 self.put_free(space, block);
+                space.left_quarantine += 1;
             }
         }
         space.quarantine.extend(pinned);

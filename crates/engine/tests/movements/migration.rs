@@ -41,6 +41,7 @@ use terrace_migration::planner::rests;
 use terrace_migration::promote::on_touch::promotion_round;
 use terrace_migration::report::STATUS_REMEMBERS_FOR;
 use terrace_migration::report::migration_report;
+use terrace_migration::space::make_pm_space;
 use terrace_placement::Idle;
 use terrace_placement::VictimOrder;
 use terrace_runtime::ManualClock;
@@ -59,6 +60,7 @@ use terrace_store::moving::complete_partial::complete;
 use terrace_store::moving::complete_partial::free_below;
 use terrace_store::moving::demote::demote;
 use terrace_store::moving::destination::Destination;
+use terrace_store::moving::device_run::allocate;
 use terrace_store::moving::file_id::FileId;
 use terrace_store::moving::look_at::look_at;
 use terrace_store::moving::pieces::by_pieces;
@@ -66,6 +68,7 @@ use terrace_store::moving::relocate::move_between;
 use terrace_store::moving::relocation_group::MovingGroup;
 use terrace_store::moving::relocation_group::collect_below;
 use terrace_store::moving::victim::Victim;
+use terrace_store::operation::op::Op;
 use terrace_store::parts::pressure::WORKERS;
 use terrace_store::pressure::processor::is_at_ease;
 use terrace_store::types::BlockRange;
@@ -883,6 +886,76 @@ fn a_writer_waits_for_a_removal_under_way() {
     assert!(reclaim_for_space(&fs.store, seen, Wait::Never).unwrap(), "it has ended since");
     let after = fs.store.inodes.removals().ended_so_far();
     assert!(!reclaim_for_space(&fs.store, after, Wait::Allowed).unwrap(), "nothing is removed any more");
+}
+
+/// As [`with_file`], with a kernel that gives references back late.
+fn with_file_referenced_late(blocks: usize) -> (Arc<Engine>, Ino) {
+    let (pm, tier) = (Arc::new(RecordedPm::new(2 << 20)), Arc::new(SimulatedDevice::new(4096)));
+    let options = MountOptions { late_references: true, ..MountOptions::default() };
+    let fs = mounted_with(pm, tier, PolicyKind::ANTICACHE, 16, options);
+    let ino = file(&fs, b"a", blocks);
+    (fs, ino)
+}
+
+/// A create just after an unlink got ENOSPC on a full pool: beside rings the kernel's FORGET is looked for every 2 ms, and
+/// the space of the file is given back after that.
+#[test]
+fn a_writer_waits_for_references_given_back_late() {
+    let (fs, file) = with_file_referenced_late(40);
+    fs.run_background(100);
+    let seen = fs.store.inodes.removals().ended_so_far();
+    let ask = |wait| reclaim_for_space(&fs.store, seen, wait);
+    assert!(!ask(Wait::Allowed).unwrap(), "no name was removed");
+    fs.unlink(ROOT_INO, b"a", Wait::Allowed).unwrap();
+    assert!(matches!(ask(Wait::Never), Err(FsError::WouldBlock)));
+    assert!(ask(Wait::Allowed).unwrap(), "the reference is about to be given back");
+    fs.forget(file, 1);
+    assert!(ask(Wait::Allowed).unwrap(), "the removal is queued");
+    fs.run_background(100);
+    let seen = fs.store.inodes.removals().ended_so_far();
+    assert!(!reclaim_for_space(&fs.store, seen, Wait::Allowed).unwrap(), "no orphan is left");
+}
+
+/// On a pool whose tiers are full a write got ENOSPC, now and then, beside a removal that ended between its failed claim and
+/// its search: the search itself gained nothing.
+#[test]
+fn blocks_freed_before_a_search_are_tried() {
+    let (fs, stays) = with_file(40);
+    let removed = file(&fs, b"b", 1);
+    let block = [1; BLOCK_SIZE as usize];
+    let write = |ino, at| fs.write(ino, at * BLOCK_SIZE, &block, WriteFlags::default(), Wait::Allowed);
+    assert!((0..10_000).any(|at| write(removed, at).and(write(stays, at)).is_err()), "the pool is full");
+    let mut op = Op::new(Wait::Allowed);
+    let mut search = || make_pm_space(&fs.migration, &mut op);
+    // The first search sees what left quarantine since the mount.
+    assert!((0..3).any(|_| search().is_err()), "no room can be made");
+    fs.unlink(ROOT_INO, b"b", Wait::Allowed).unwrap();
+    fs.forget(removed, 1);
+    fs.run_background(100);
+    fs.store.persistent.wal().checkpoint().unwrap();
+    fs.store.persistent.blocks().drain_quarantine();
+    // Other operations are quicker and take the tier's part of the freed space.
+    while allocate(&fs.store, 1).is_ok() {}
+    assert!(fs.store.persistent.blocks().usage().free > 0);
+    search().unwrap();
+    assert!(search().is_err(), "nothing has left quarantine since");
+}
+
+/// A file that stays open without a name holds writers of a full pool up for a moment only.
+#[test]
+fn a_full_pool_is_told_beside_an_open_unlinked_file() {
+    let (fs, open) = with_file_referenced_late(40);
+    fs.open(open, false, true, Wait::Allowed).unwrap();
+    fs.unlink(ROOT_INO, b"a", Wait::Allowed).unwrap();
+    let now = fs.store.clock.monotonic_ns();
+    assert!(fs.store.inodes.removals().was_left_behind_lately(now));
+    assert!(!fs.store.inodes.removals().was_left_behind_lately(now + 1_000_000_000));
+    // The clock stands still, so the searches of the writer come to their limit.
+    let next = file(&fs, b"b", 1);
+    let block = [1; BLOCK_SIZE as usize];
+    let write = |at| fs.write(next, at * BLOCK_SIZE, &block, WriteFlags::default(), Wait::Allowed);
+    let refused = (0..10_000).find_map(|at| write(at).err());
+    assert!(matches!(refused, Some(FsError::Engine(Error::NoSpace(_)))), "{refused:?}");
 }
 
 /// Each unlink wakes the reclaimer, which also writes the checksum words of metadata pages. A page that every

@@ -108,6 +108,8 @@ pub(crate) fn drop_link(
     drop(list);
     if !store.inodes.open_files().is_referenced(inode.ino) {
         store.inodes.removals().push(Job::Orphan(inode.ino));
+    } else if store.mode.late_references {
+        store.inodes.removals().left_behind(store.clock.monotonic_ns());
     }
     Ok(())
 }

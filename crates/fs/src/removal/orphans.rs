@@ -7,7 +7,7 @@ use crate::content::intents::clear_intent;
 use crate::removal::log_freed::log_freed_slot;
 use std::time::Duration;
 use terrace_format::Ino;
-use terrace_format::inode::{InodeSlot, flag};
+use terrace_format::inode::{InodeSlot, ORPHAN_LISTS, flag};
 use terrace_format::keys::Kind;
 use terrace_runtime::interleave;
 use terrace_store::attempt::run::{large_record, run_attempts};
@@ -74,8 +74,8 @@ pub(crate) fn reclaim_task(store: &Store, task: Task, wait: Wait, now_ns: u64) {
     reclaim_done(store, task, done, wait, now_ns);
 }
 
-/// For an operation after a failed search for space: removes pieces of an orphan, or waits for the threads
-/// that do. True if there may be more space now. `seen` is the number of jobs that had ended when the search
+/// For an operation after a failed search for space: removes pieces of an orphan, or waits for the threads that do and for
+/// references that the kernel is about to give back. True if there may be more space now. `seen` is the number of jobs that had ended when the search
 /// began: a job that ended since may have freed space. Called without locks.
 ///
 /// # Errors
@@ -84,6 +84,8 @@ pub fn reclaim_for_space(store: &Store, seen: u64, wait: Wait) -> FsResult<bool>
     if store.mode.read_only || store.persistent.wal().is_stopped() {
         return Ok(false);
     }
+    // Before the queue: the job of an orphan ends after the orphan has left its list.
+    let is_left_behind = is_orphan_left_behind(store)?;
     if let Some((ino, task)) = store.inodes.removals().take_orphan() {
         let done = reclaim_orphan(store, ino, wait, HELPED_PIECES);
         let is_done = done.is_ok();
@@ -95,7 +97,7 @@ pub fn reclaim_for_space(store: &Store, seen: u64, wait: Wait) -> FsResult<bool>
     if store.inodes.removals().ended_so_far() != seen {
         return Ok(true);
     }
-    if !is_at_work {
+    if !is_at_work && !is_left_behind {
         return Ok(false);
     }
     if wait != Wait::Allowed {
@@ -103,6 +105,20 @@ pub fn reclaim_for_space(store: &Store, seen: u64, wait: Wait) -> FsResult<bool>
     }
     store.pressure.wait_round(Duration::from_millis(10));
     Ok(true)
+}
+
+/// Whether the last reference to an orphan may be about to be given back: FORGET comes some milliseconds after the unlink that
+/// it belongs to, and RELEASE after the close.
+fn is_orphan_left_behind(store: &Store) -> FsResult<bool> {
+    if !store.inodes.removals().was_left_behind_lately(store.clock.monotonic_ns()) {
+        return Ok(false);
+    }
+    for list in 0..ORPHAN_LISTS {
+        if !orphans_of(store, list)?.is_empty() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn reclaim_done(store: &Store, task: Task, done: FsResult<()>, wait: Wait, now_ns: u64) {

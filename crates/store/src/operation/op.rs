@@ -24,6 +24,8 @@ pub struct Op {
     pub piece_halvings: u32,
     /// [`terrace_blocks::BlockPool::freed_so_far`] when the operation last failed to find PM space.
     pub freed_seen: u64,
+    /// [`terrace_blocks::BlockPool::left_quarantine_so_far`] when all searches for PM space last failed.
+    pub left_quarantine_seen: u64,
     /// The number of failed searches for PM space.
     pub failed_space_searches: u32,
     /// Damage that was met in the search for space: the reason when none is found.
@@ -54,6 +56,7 @@ impl Op {
             extra_blocks: 0,
             piece_halvings: 0,
             freed_seen: 0,
+            left_quarantine_seen: 0,
             failed_space_searches: 0,
             damage: None,
             dram_bytes: 0,

@@ -25,6 +25,8 @@ pub struct Mode {
     pub threshold_percent: u8,
     /// Lifetime of a prefetched page.
     pub prefetch_ms: u64,
+    /// A reference may be given back after the program's call that ended it has returned.
+    pub late_references: bool,
 }
 
 /// When cold metadata pages are demoted (design C1).

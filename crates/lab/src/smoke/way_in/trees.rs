@@ -13,8 +13,14 @@ use std::process::{Command, Stdio};
 use terrace_bench::failure::Outcome;
 use terrace_fuse::Transport;
 
-const KINDS: [Kind; 4] =
-    [Kind::Terrace(Transport::Uring), Kind::Terrace(Transport::Classic), Kind::Before, Kind::Ext4];
+/// tmpfs shows the time of a program alone.
+const KINDS: [Kind; 5] = [
+    Kind::Terrace(Transport::Uring),
+    Kind::Terrace(Transport::Classic),
+    Kind::Before,
+    Kind::Ext4,
+    Kind::Tmpfs,
+];
 /// The tree itself, two copies, the objects of two repositories, and as much again.
 const TREES: u64 = 8;
 const LEAST_BYTES: u64 = 256 << 20;

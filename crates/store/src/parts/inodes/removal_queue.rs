@@ -26,6 +26,9 @@ const HANDED_PAUSE: Duration = Duration::from_secs(60);
 /// is left.
 const ONE_IN: u64 = 16;
 
+/// How long the kernel takes at most to give back the references of a file whose name is gone.
+const REFERENCES_LINGER: Duration = Duration::from_secs(1);
+
 /// A piece of the reclaimer's work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Job {
@@ -114,6 +117,8 @@ pub struct ReclaimQueue {
     /// The number of ended jobs: after a failed search for space an operation knows by it whether a job has
     /// freed some since.
     ended: AtomicU64,
+    /// When a file with references lost its last name, if references are given back late.
+    left_behind_ns: AtomicU64,
 }
 
 impl ReclaimQueue {
@@ -136,6 +141,7 @@ impl ReclaimQueue {
             waker: Waker::new(),
             handed_waker: Waker::new(),
             ended: AtomicU64::new(0),
+            left_behind_ns: AtomicU64::new(0),
         }
     }
 
@@ -143,6 +149,17 @@ impl ReclaimQueue {
     pub fn push(&self, job: Job) {
         self.tasks.lock().insert(0, Task { job, failures: 0 });
         self.waker.wake();
+    }
+
+    /// A file with references has lost its last name. It is queued when the last reference is given back.
+    pub fn left_behind(&self, now_ns: u64) {
+        self.left_behind_ns.fetch_max(now_ns.max(1), Ordering::AcqRel);
+    }
+
+    /// Whether a file has lost its last name so lately that its last reference may be about to be given back.
+    pub fn was_left_behind_lately(&self, now_ns: u64) -> bool {
+        let since = self.left_behind_ns.load(Ordering::Acquire);
+        since > 0 && now_ns.saturating_sub(since) < REFERENCES_LINGER.as_nanos() as u64
     }
 
     /// A job that was taken is done, or is in the queue again.
