@@ -263,7 +263,7 @@ fn clients_go_on_beside_two_hundred_held_reads() {
         let Some(mounted) = mounted("held", Transport::Uring, entries) else { return };
         let held = mounted.hold(200);
         mounted.blocks.wait_for_held(200);
-        let longest = mounted.work(16, 100, 0);
+        let longest = mounted.work(64, 100, 0);
         let figures = mounted.running.as_ref().unwrap().ring_figures()().unwrap();
         println!("longest call {longest:?}, {figures:?}");
         assert!(figures.away >= 200 && figures.entries > figures.away, "{figures:?}");
