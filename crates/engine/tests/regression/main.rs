@@ -3,6 +3,7 @@
 
 mod bad_sectors;
 mod content;
+mod copies;
 mod damage;
 mod devices;
 mod fsync;
