@@ -84,15 +84,15 @@ beside_computing() { # FAST_TIER TIER OPTIONS…
     step "$file_system"
     make_pool "$1" "$2"
     mount_pool "${@:3}"
-    local number programs=()
-    for number in 1 2 3; do
+    local is_done=1 programs=()
+    for _ in 1 2 3; do
         setsid timeout 120 sh -c 'while :; do :; done' &
         programs+=($!)
     done
-    "$helper" space-removed "$mnt" || number=failed
+    "$helper" space-removed "$mnt" || is_done=
     kill "${programs[@]}"
     wait "${programs[@]}" 2>/dev/null || true
-    [ "$number" != failed ] || fail "$file_system: removed: see above"
+    [ -n "$is_done" ] || fail "$file_system: removed: see above"
     umount_pool
     check_pool --data
 }

@@ -24,6 +24,7 @@ use terrace_format::TierId;
 use terrace_format::address::ROOT_INO;
 use terrace_format::device::FIRST_CHUNK_BLOCK;
 use terrace_format::device::decode_summary;
+use terrace_format::inode::ORPHAN_LISTS;
 use terrace_fs::removal::orphans::reclaim_for_space;
 use terrace_media::block::AlignedBlock;
 use terrace_media::block::SimulatedDevice;
@@ -890,7 +891,11 @@ fn a_writer_waits_for_a_removal_under_way() {
 
 /// As [`with_file`], with a kernel that gives references back late.
 fn with_file_referenced_late(blocks: usize) -> (Arc<Engine>, Ino) {
-    let (pm, tier) = (Arc::new(RecordedPm::new(2 << 20)), Arc::new(SimulatedDevice::new(4096)));
+    over_pm_referenced_late(Arc::new(RecordedPm::new(2 << 20)), blocks)
+}
+
+fn over_pm_referenced_late(pm: Arc<RecordedPm>, blocks: usize) -> (Arc<Engine>, Ino) {
+    let tier = Arc::new(SimulatedDevice::new(4096));
     let options = MountOptions { late_references: true, ..MountOptions::default() };
     let fs = mounted_with(pm, tier, PolicyKind::ANTICACHE, 16, options);
     let ino = file(&fs, b"a", blocks);
@@ -914,6 +919,20 @@ fn a_writer_waits_for_references_given_back_late() {
     fs.run_background(100);
     let seen = fs.store.inodes.removals().ended_so_far();
     assert!(!reclaim_for_space(&fs.store, seen, Wait::Allowed).unwrap(), "no orphan is left");
+}
+
+/// Damage of an orphan list is no error of an operation that looks for space (I8).
+#[test]
+fn an_unreadable_orphan_list_is_no_reason_to_wait() {
+    let pm = Arc::new(RecordedPm::new(2 << 20));
+    let (fs, _) = over_pm_referenced_late(Arc::clone(&pm), 40);
+    fs.run_background(100);
+    fs.unlink(ROOT_INO, b"a", Wait::Allowed).unwrap();
+    let seen = fs.store.inodes.removals().ended_so_far();
+    assert!(reclaim_for_space(&fs.store, seen, Wait::Allowed).unwrap());
+    let heads = (0..ORPHAN_LISTS).map(|list| fs.store.persistent.wal().geometry().orphan_head(list).0);
+    heads.for_each(|head| pm.poison(head..head + 8));
+    assert!(!reclaim_for_space(&fs.store, seen, Wait::Allowed).unwrap());
 }
 
 /// On a pool whose tiers are full a write got ENOSPC, now and then, beside a removal that ended between its failed claim and

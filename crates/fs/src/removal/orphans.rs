@@ -17,7 +17,7 @@ use terrace_store::change::removal::{lock_piece, next_piece, stage_piece};
 use terrace_store::change::staged::Staged;
 use terrace_store::error::{FsError, FsResult};
 use terrace_store::inode::numbers::{begin_free, end_free};
-use terrace_store::inode::orphan_list::{lock_orphans, orphans_of, unlink_orphan};
+use terrace_store::inode::orphan_list::{has_orphans, lock_orphans, orphans_of, unlink_orphan};
 use terrace_store::inode::slot::{load_any, log_slot};
 use terrace_store::operation::need::Attempt;
 use terrace_store::operation::op::Op;
@@ -75,8 +75,8 @@ pub(crate) fn reclaim_task(store: &Store, task: Task, wait: Wait, now_ns: u64) {
 }
 
 /// For an operation after a failed search for space: removes pieces of an orphan, or waits for the threads that do and for
-/// references that the kernel is about to give back. True if there may be more space now. `seen` is the number of jobs that had ended when the search
-/// began: a job that ended since may have freed space. Called without locks.
+/// references that the kernel is about to give back. True if there may be more space now. `seen` is the number of jobs that
+/// had ended when the search began: a job that ended since may have freed space. Called without locks.
 ///
 /// # Errors
 /// `WouldBlock`.
@@ -85,7 +85,7 @@ pub fn reclaim_for_space(store: &Store, seen: u64, wait: Wait) -> FsResult<bool>
         return Ok(false);
     }
     // Before the queue: the job of an orphan ends after the orphan has left its list.
-    let is_left_behind = is_orphan_left_behind(store)?;
+    let is_left_behind = is_orphan_left_behind(store);
     if let Some((ino, task)) = store.inodes.removals().take_orphan() {
         let done = reclaim_orphan(store, ino, wait, HELPED_PIECES);
         let is_done = done.is_ok();
@@ -109,16 +109,9 @@ pub fn reclaim_for_space(store: &Store, seen: u64, wait: Wait) -> FsResult<bool>
 
 /// Whether the last reference to an orphan may be about to be given back: FORGET comes some milliseconds after the unlink that
 /// it belongs to, and RELEASE after the close.
-fn is_orphan_left_behind(store: &Store) -> FsResult<bool> {
-    if !store.inodes.removals().was_left_behind_lately(store.clock.monotonic_ns()) {
-        return Ok(false);
-    }
-    for list in 0..ORPHAN_LISTS {
-        if !orphans_of(store, list)?.is_empty() {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+fn is_orphan_left_behind(store: &Store) -> bool {
+    store.inodes.removals().was_left_behind_lately(store.clock.monotonic_ns())
+        && (0..ORPHAN_LISTS).any(|list| has_orphans(store, list))
 }
 
 fn reclaim_done(store: &Store, task: Task, done: FsResult<()>, wait: Wait, now_ns: u64) {

@@ -59,6 +59,13 @@ pub fn unlink_orphan(store: &Store, tx: &mut Tx, inode: &Inode) -> Attempt<()> {
     Ok(())
 }
 
+/// Whether a list has members, as seen without its lock. A list whose head cannot be read has none: an operation that looks for
+/// space is not to fail for the damage.
+pub fn has_orphans(store: &Store, list: usize) -> bool {
+    let head = store.persistent.wal().geometry().orphan_head(list);
+    store.persistent.pm().load_u64(head).is_ok_and(|first| first != 0)
+}
+
 /// The members of a list, for the reclaimer after mount. Bounded by the number of inodes.
 pub fn orphans_of(store: &Store, list: usize) -> FsResult<Vec<Ino>> {
     let _guard = store.inodes.lock_orphans(list);
