@@ -4,7 +4,7 @@
 use super::Site;
 use super::class::Class;
 use super::dirty;
-use super::teardown::{Held, Resource};
+use super::teardown::{Held, Resource, Teardown};
 use crate::affinity;
 use crate::failure::Outcome;
 use crate::process::{Server, run};
@@ -13,6 +13,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 
 /// A file that serves as device; deleted when dropped.
 pub struct Device {
@@ -26,6 +27,7 @@ pub struct Device {
 pub struct Served {
     server: Option<Server>,
     held: Vec<Held>,
+    teardown: Arc<Teardown>,
 }
 
 impl Served {
@@ -36,6 +38,8 @@ impl Served {
 
     /// Unmounts in order and waits for the end of the process.
     pub fn stop(mut self, scratch: &Scratch) -> Outcome<()> {
+        let teardown = self.teardown.clone();
+        let _step = teardown.step();
         self.held.drain(..).for_each(Held::gone);
         match self.server.take() {
             Some(server) => server.stop(scratch),
@@ -46,6 +50,8 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
+        let teardown = self.teardown.clone();
+        let _step = teardown.step();
         // Before the wait: afterwards the process id may belong to another process.
         self.held.drain(..).for_each(Held::gone);
         if let Some(mut server) = self.server.take() {
@@ -80,6 +86,7 @@ impl Site {
 
     /// A fully allocated file.
     pub fn allocated(&self, path: &Path, bytes: u64) -> Outcome<Held> {
+        let _step = self.teardown.step();
         let file = File::create(path)?;
         let held = self.teardown.hold(Resource::File(path.to_path_buf()))?;
         fallocate(&file, FallocateFlags::empty(), 0, bytes)
@@ -94,6 +101,7 @@ impl Site {
             args.push("--direct-io=on".as_ref());
         }
         args.push(file.as_os_str());
+        let _step = self.teardown.step();
         let device = run("losetup", args)?.trim().to_string();
         let held = self.teardown.hold(Resource::Loop(device.clone()))?;
         self.limit_dirty(&dirty::of_loop(&device))?;
@@ -129,8 +137,9 @@ impl Site {
 
     /// Starts a server and waits until it has mounted; the process and the mount are registered.
     pub fn serve(&self, command: Command, mount: &Path) -> Outcome<Served> {
+        let _step = self.teardown.step();
         let server = Server::start(&self.scratch, command, mount)?;
-        let mut served = Served { server: Some(server), held: Vec::new() };
+        let mut served = Served { server: Some(server), held: Vec::new(), teardown: self.teardown.clone() };
         for resource in served.resources(mount) {
             served.held.push(self.teardown.hold(resource)?);
         }

@@ -50,6 +50,7 @@ impl MemoryGroup {
         let (root, version) = hierarchy()?;
         let path = root.join(name);
         let told = |error: std::io::Error| format!("memory cgroup {}: {error}", path.display());
+        let _step = teardown.step();
         fs::create_dir(&path).map_err(told)?;
         let held = teardown.hold(Resource::Group(path.clone()))?;
         let limit_bytes = limit_bytes.max(LEAST_BYTES);

@@ -104,6 +104,7 @@ impl Site {
 
     /// mount(8), registered.
     fn attach(&self, mounted: &mut Mounted, options: &[&str], root: &Path) -> Outcome<()> {
+        let _step = self.teardown.step();
         run("mount", options.iter().map(OsStr::new).chain([root.as_os_str()]))?;
         mounted.held.push(self.teardown.hold(Resource::Mount(root.to_path_buf()))?);
         Ok(())
@@ -183,6 +184,7 @@ impl Site {
         // A new file goes to the first branch with room; a file that outgrows its branch is moved.
         let options = "category.create=ff,minfreespace=4M,moveonenospc=true";
         let branches = format!("{}:{}", fast.display(), slow.display());
+        let _step = self.teardown.step();
         run("mergerfs", ["-o", options, &branches].map(OsStr::new).into_iter().chain([root.as_os_str()]))?;
         mounted.held.push(self.teardown.hold(Resource::Mount(root.to_path_buf()))?);
         Ok(())
@@ -199,6 +201,7 @@ impl Site {
         let above = subject.given.as_ref().ok_or("no directory is given")?;
         let root = std::fs::canonicalize(above).map_err(|error| format!("{}: {error}", above.display()))?;
         let root = root.join(format!("terrace-bench-{}", std::process::id()));
+        let _step = self.teardown.step();
         std::fs::create_dir(&root).map_err(|error| format!("{}: {error}", root.display()))?;
         let held = vec![self.teardown.hold(Resource::Directory(root.clone()))?];
         let place = Place::Directory(root);

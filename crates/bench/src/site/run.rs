@@ -131,8 +131,10 @@ impl Site {
         let mut command: Command = self.child(Path::new("/bin/sh"));
         command.args(["-c", "read go && exec \"$@\"", "sh"]).arg(program).args(args);
         command.stdin(Stdio::piped()).stdout(File::create(&out)?).stderr(File::create(&complaint)?);
+        let step = self.teardown.step();
         let mut child = command.spawn().map_err(|error| format!("{name}: {error}"))?;
         let held = self.teardown.hold(Resource::Process(child.id()));
+        drop(step);
         let begun = held.and_then(|held| {
             if let (Ok(group), true) = (&self.group, confine) {
                 group.take(child.id())?;

@@ -1,8 +1,8 @@
 //! Resources of the setup, which must be released however the run ends.
 //!
-//! Invariant: a resource is registered before or at once after it exists, and released exactly once: by its holder, or
-//! after a signal by the signal thread. A holder that comes after the signal waits until all are released, so it cannot
-//! forget a resource in between.
+//! Invariant: a resource is registered before it exists or in the [step](Teardown::step) that makes it, and released
+//! exactly once: by its holder, or after a signal by the signal thread. The signal thread begins between two steps, and
+//! no step begins after it; the process ends with it. So nothing is made, forgotten or half released beside it.
 
 use super::dirty;
 use crate::failure::Outcome;
@@ -14,6 +14,7 @@ use signal_hook::iterator::Signals;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread::{self, ThreadId};
 use std::time::Duration;
 use terrace_runtime::sync::{Condvar, Mutex};
 use terrace_runtime::{Clock, SystemClock};
@@ -21,6 +22,8 @@ use terrace_runtime::{Clock, SystemClock};
 /// Tries to remove a directory, and the pause between two tries.
 const TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(20);
+/// The signal thread waits so long for the end of a step, which may hang with its server.
+const STEP: Duration = Duration::from_secs(10);
 
 /// Something outside this process's memory.
 pub enum Resource {
@@ -85,17 +88,17 @@ impl Resource {
 struct Table {
     next: u64,
     resources: Vec<(u64, Resource)>,
-    /// Set by a signal: no resource is registered any more, and holders leave theirs to the signal thread.
+    /// Set by a signal: no resource is registered any more.
     ending: bool,
-    /// All are released after a signal.
-    released: bool,
+    /// The thread with a step under way, and the number of its steps within each other.
+    step: Option<(ThreadId, u32)>,
 }
 
 /// All resources of this process.
 #[derive(Default)]
 pub struct Teardown {
     table: Mutex<Table>,
-    all_released: Condvar,
+    step_ended: Condvar,
 }
 
 impl Teardown {
@@ -106,11 +109,27 @@ impl Teardown {
         let shared = teardown.clone();
         terrace_runtime::thread::spawn("signals", move || {
             if let Some(signal) = signals.forever().next() {
-                shared.all();
+                let _no_step = shared.all();
                 std::process::exit(128 + signal);
             }
         })?;
         Ok(teardown)
+    }
+
+    /// Begins a step that makes resources and registers them, or releases them: the signal thread waits for its end.
+    /// Steps of a thread may contain steps. After a signal no step begins: the caller waits for the end of the process.
+    pub fn step(&self) -> Step<'_> {
+        let own = thread::current().id();
+        let mut table = self.table.lock();
+        let depth = loop {
+            match table.step {
+                None => break 1,
+                Some((holder, depth)) if holder == own => break depth + 1,
+                Some(_) => self.step_ended.wait(&mut table),
+            }
+        };
+        table.step = Some((own, depth));
+        Step(self)
     }
 
     /// Registers a resource until the holder is dropped.
@@ -118,6 +137,7 @@ impl Teardown {
     /// # Errors
     /// When a signal has come: the resource is released at once.
     pub fn hold(self: &Arc<Self>, resource: Resource) -> Outcome<Held> {
+        let _step = self.step();
         let mut table = self.table.lock();
         if table.ending {
             drop(table);
@@ -136,15 +156,40 @@ impl Teardown {
         if self.table.lock().ending { Err("interrupted".into()) } else { Ok(()) }
     }
 
-    /// Releases all resources in the reverse order of their registration.
-    fn all(&self) {
-        self.table.lock().ending = true;
+    /// Releases all resources in the reverse order of their registration. No step begins while the result lives.
+    fn all(&self) -> Step<'_> {
+        let own = thread::current().id();
+        let mut table = self.table.lock();
+        table.ending = true;
+        while table.step.is_some_and(|(holder, _)| holder != own) {
+            if self.step_ended.wait_for(&mut table, STEP).timed_out() {
+                break;
+            }
+        }
+        table.step = Some((own, 1));
+        drop(table);
         loop {
             let Some((_, resource)) = self.table.lock().resources.pop() else { break };
             resource.release();
         }
-        self.table.lock().released = true;
-        self.all_released.notify_all();
+        Step(self)
+    }
+}
+
+/// Resources are made or released; dropping ends the step.
+pub struct Step<'a>(&'a Teardown);
+
+impl Drop for Step<'_> {
+    fn drop(&mut self) {
+        let mut table = self.0.table.lock();
+        // The step that the signal thread did not wait for any longer has no entry.
+        table.step = match table.step {
+            Some((holder, depth)) if holder == thread::current().id() => {
+                (depth > 1).then_some((holder, depth - 1))
+            }
+            other => other,
+        };
+        self.0.step_ended.notify_all();
     }
 }
 
@@ -157,21 +202,22 @@ pub struct Held {
 impl Held {
     fn take(&self) -> Option<Resource> {
         let mut table = self.teardown.table.lock();
-        while table.ending && !table.released {
-            self.teardown.all_released.wait(&mut table);
-        }
         let at = table.resources.iter().position(|(number, _)| *number == self.number)?;
         Some(table.resources.remove(at).1)
     }
 
     /// Forgets a resource that is gone already.
     pub fn gone(self) {
+        let teardown = self.teardown.clone();
+        let _step = teardown.step();
         drop(self.take());
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
+        let teardown = self.teardown.clone();
+        let _step = teardown.step();
         if let Some(resource) = self.take() {
             resource.release();
         }
@@ -210,6 +256,31 @@ mod tests {
         assert!(!path.exists());
     }
 
+    /// The bench that was interrupted while a server started sometimes left its scratch directory behind: the server
+    /// was not registered yet, and its mount came after the signal thread had been there.
+    #[test]
+    fn the_signal_thread_waits_for_the_end_of_a_step() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("a");
+        let teardown = Arc::new(Teardown::default());
+        let step = teardown.step();
+        let signalled = teardown.clone();
+        let thread = terrace_runtime::thread::spawn("signals", move || drop(signalled.all())).unwrap();
+        while teardown.go_on().is_ok() {
+            SystemClock::default().sleep(Duration::from_millis(1));
+        }
+        fs::create_dir(&path).unwrap();
+        assert!(teardown.hold(Resource::Directory(path.clone())).is_err());
+        assert!(!path.exists());
+        let within = teardown.step();
+        fs::create_dir(&path).unwrap();
+        drop(within);
+        teardown.table.lock().resources.push((7, Resource::Directory(path.clone())));
+        drop(step);
+        thread.join().unwrap();
+        assert!(!path.exists(), "released after the end of the step");
+    }
+
     /// The bench that was interrupted between two contestants sometimes left its scratch directory behind: its main
     /// thread forgot the directory before the signal thread came to it.
     #[test]
@@ -219,13 +290,16 @@ mod tests {
         fs::create_dir(&path).unwrap();
         let teardown = Arc::new(Teardown::default());
         let held = teardown.hold(Resource::Directory(path.clone())).unwrap();
-        teardown.table.lock().ending = true;
         let signalled = teardown.clone();
+        let (tell, told) = std::sync::mpsc::channel();
         let thread = terrace_runtime::thread::spawn("signals", move || {
+            let no_step = signalled.step();
+            tell.send(()).unwrap();
             SystemClock::default().sleep(Duration::from_millis(50));
-            signalled.all();
+            drop((signalled.all(), no_step));
         })
         .unwrap();
+        told.recv().unwrap();
         held.gone();
         assert!(!path.exists());
         thread.join().unwrap();

@@ -5,9 +5,10 @@ use super::ground::{Ground, ROW};
 use crate::smoke::pool::Pool;
 use crate::smoke::report::Report;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use terrace_bench::failure::Outcome;
 use terrace_bench::process::{Server, null_server};
-use terrace_bench::site::teardown::{Held, Resource};
+use terrace_bench::site::teardown::{Held, Resource, Teardown};
 use terrace_fuse::Transport;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,6 +69,7 @@ pub(super) struct Contestant {
 
 impl Contestant {
     pub fn start(ground: &Ground<'_>, kind: Kind, room: Room) -> Outcome<Contestant> {
+        let _step = ground.teardown.step();
         let on = |disk: Disk| Contestant { kind, root: disk.root.clone(), serving: None, _disk: Some(disk) };
         let by = |serving: Serving| Contestant {
             kind,
@@ -92,6 +94,7 @@ impl Contestant {
 
     /// Takes it down, with the error of its unmount.
     pub fn stop(mut self, ground: &Ground<'_>) -> Outcome<()> {
+        let _step = ground.teardown.step();
         match self.serving.take() {
             Some(serving) => serving.stop(ground),
             None => Ok(()),
@@ -109,6 +112,7 @@ struct Serving {
     server: Option<Server>,
     held: Vec<Held>,
     _pool: Option<Pool>,
+    teardown: Arc<Teardown>,
 }
 
 impl Serving {
@@ -130,7 +134,13 @@ impl Serving {
 
     fn of(ground: &Ground<'_>, server: Server, pool: Option<Pool>) -> Outcome<Serving> {
         let (root, pid) = (server.mount.clone(), server.pid());
-        let mut serving = Serving { root: root.clone(), server: Some(server), held: Vec::new(), _pool: pool };
+        let mut serving = Serving {
+            root: root.clone(),
+            server: Some(server),
+            held: Vec::new(),
+            _pool: pool,
+            teardown: ground.teardown.clone(),
+        };
         for resource in [Resource::Mount(root), Resource::Process(pid)] {
             serving.held.push(ground.teardown.hold(resource)?);
         }
@@ -148,6 +158,8 @@ impl Serving {
 
 impl Drop for Serving {
     fn drop(&mut self) {
+        let teardown = self.teardown.clone();
+        let _step = teardown.step();
         // Before the wait: afterwards the process id may belong to another process.
         self.held.drain(..).for_each(Held::gone);
         drop(self.server.take());
