@@ -9,11 +9,11 @@ use std::sync::Arc;
 use terrace_format::device::{DEVICE_MAGIC, DeviceHeader};
 use terrace_format::geometry::{ROOTS_BLOCK, SUPERBLOCK_BLOCKS, SUPERBLOCK_COPIES};
 use terrace_format::inode::{InodeSlot, SLOT_SIZE, pack_root};
+use terrace_format::map_kind::MapKind;
 use terrace_format::superblock::{DeviceRow, MAX_DEVICES, Superblock};
 use terrace_format::table::{MASK_FULL, Owner, PageKind, TABLE_ENTRY_SIZE};
 use terrace_format::version::{DATA_CHECKSUMS, DEVICE_SPEEDS, METADATA_BELOW};
 use terrace_format::{BLOCK_SIZE, DeviceBlock, Geometry, PmBlock, PmOffset};
-use terrace_map::MAPS;
 use terrace_media::block::AlignedBlock;
 use terrace_media::speed::{ClassedSpeed, FIGURES, HDD, SSD};
 use terrace_placement::PolicyKind;
@@ -94,6 +94,8 @@ pub struct FormatOptions {
     /// Secret of the seals on lower tiers, random and not zero. Without one the pool is as older programs
     /// made it.
     pub seal_secret: Option<[u8; 16]>,
+    /// The file map.
+    pub map: MapKind,
     /// Default policy of mounts.
     pub policy: PolicyKind,
     /// Default data mode of mounts.
@@ -116,7 +118,9 @@ pub struct FormatOptions {
 /// `Refused` for sizes that cannot be; the media's.
 pub fn format(media: &PoolMedia, options: &FormatOptions) -> FsResult<Superblock> {
     let refuse = |text: String| FsError::Engine(Error::Refused(text.into()));
-    let geometry = Geometry::choose(media.pm.size(), options.chunk_blocks).map_err(refuse)?;
+    let geometry = Geometry::choose(media.pm.size(), options.chunk_blocks)
+        .and_then(|geometry| geometry.with_map(options.map))
+        .map_err(refuse)?;
     if options.devices.len() != media.block.len() || options.devices.len() > MAX_DEVICES {
         return Err(refuse(format!(
             "{} devices given, at most {MAX_DEVICES} can be used",
@@ -180,7 +184,6 @@ fn make_superblock(media: &PoolMedia, options: &FormatOptions, geometry: &Geomet
     let label = options.label.as_bytes();
     let place = superblock.label.get_mut(..label.len());
     place.ok_or_else(|| refuse("the label is longer than 64 bytes".into()))?.copy_from_slice(label);
-    superblock.map = MAPS[0].id;
     superblock.policy = options.policy.id();
     superblock.data_mode = if options.data_ordered { 2 } else { 1 };
     if options.data_checksums {

@@ -10,8 +10,8 @@ use terrace_cache::BlockCache;
 use terrace_catalog::Catalog;
 use terrace_format::device::{DeviceHeader, SUMMARY_ENTRIES};
 use terrace_format::geometry::{Geometry, ROOTS_BLOCK};
-use terrace_format::superblock::{MAP_IDS, Superblock};
-use terrace_format::{BLOCK_SIZE, Corrupt, DeviceBlock, DeviceId, TierId};
+use terrace_format::superblock::Superblock;
+use terrace_format::{BLOCK_SIZE, DeviceBlock, DeviceId, TierId};
 use terrace_map::{FileMap, registry};
 use terrace_media::block::AlignedBlock;
 use terrace_migration::migration::Migration;
@@ -83,11 +83,6 @@ fn refuse_oversized(geometry: &Geometry, devices: &[(DeviceId, u64)]) -> Result<
     }
 }
 
-/// A superblock that was read names a map of the table: `Superblock::verify` has seen to it.
-fn unknown_map(superblock: &Superblock) -> FsError {
-    Corrupt::new("superblock map", format!("1 to {MAP_IDS}"), superblock.map.to_string()).into()
-}
-
 /// Opens the log, which recovers the pool.
 fn open_log(
     media: &PoolMedia,
@@ -102,9 +97,8 @@ fn open_log(
 }
 
 /// The file map that the superblock names.
-fn open_map(superblock: &Superblock, blocks: &Arc<BlockPool>) -> FsResult<Box<dyn FileMap>> {
-    let row = registry::row_of(superblock.map).ok_or_else(|| unknown_map(superblock))?;
-    Ok((row.make)(blocks))
+fn open_map(superblock: &Superblock, blocks: &Arc<BlockPool>) -> Box<dyn FileMap> {
+    (registry::row_of(superblock.map_kind()).make)(blocks)
 }
 
 /// The choices of the mount that stay as they are.
@@ -146,7 +140,7 @@ pub fn mount(
     while planted(Mistake::MountScansPool) && blocks.scan_step()? {}
     let catalog = Arc::new(Catalog::new(Arc::clone(&blocks)));
     let devices = open_devices(&mut media, &superblock, &sizes, &catalog, &clock);
-    let map = open_map(&superblock, &blocks)?;
+    let map = open_map(&superblock, &blocks);
     let geometry = superblock.geometry();
     let usable = geometry.block_count() - geometry.first_pool_block().0;
     let never_demotes = threshold_of(policy_id(&superblock, &options)) == Some(Threshold::None);

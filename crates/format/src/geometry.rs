@@ -9,6 +9,7 @@
 use crate::address::{BLOCK_SIZE, PmBlock, PmOffset};
 use crate::corrupt::Corrupt;
 use crate::inode::ORPHAN_LISTS;
+use crate::map_kind::MapKind;
 use crate::table::TABLE_ENTRY_SIZE;
 
 /// Blocks of one superblock copy.
@@ -50,6 +51,8 @@ pub struct Geometry {
     pub chunk_blocks: u32,
     /// Whether metadata pages have checksums (feature page-checksums).
     pub checksummed: bool,
+    /// The file map of the pool.
+    pub map: MapKind,
 }
 
 impl Geometry {
@@ -77,8 +80,18 @@ impl Geometry {
         let lane_size =
             (budget / u64::from(lane_count)).clamp(MIN_LANE_SIZE, 1 << 20) / BLOCK_SIZE * BLOCK_SIZE;
         let catalog_shards = if pm_size < (64 << 20) { 4 } else { 64 };
+        let map = MapKind::default();
         let geometry =
-            Geometry { pm_size, lane_count, lane_size, catalog_shards, chunk_blocks, checksummed: true };
+            Geometry { pm_size, lane_count, lane_size, catalog_shards, chunk_blocks, checksummed: true, map };
+        geometry.with_map(map)
+    }
+
+    /// The geometry of a pool of the same size with another file map.
+    ///
+    /// # Errors
+    /// A sentence when nothing is left for blocks beside the fixed area of the map.
+    pub fn with_map(self, map: MapKind) -> Result<Geometry, String> {
+        let geometry = Geometry { map, ..self };
         geometry.verify().map_err(|corrupt| corrupt.to_string())?;
         Ok(geometry)
     }

@@ -16,6 +16,7 @@ pub mod geometry;
 pub mod inode;
 pub mod keys;
 pub mod lines;
+pub mod map_kind;
 pub mod page;
 pub mod page_checksum;
 pub mod record;

@@ -3,10 +3,11 @@
 use crate::checksum::crc32c;
 use crate::corrupt::Corrupt;
 use crate::geometry::Geometry;
+use crate::map_kind::MapKind;
 use crate::seal::SealKey;
 use crate::version::{
     DATA_CHECKSUMS, FORMAT_VERSION, INCOMPATIBLE, KEYED_SEALS, METADATA_BELOW, PAGE_CHECKSUMS,
-    PARTIAL_SHADOWS, RADIX_MAP, READ_ONLY_COMPATIBLE, REPAIRING, known,
+    PARTIAL_SHADOWS, READ_ONLY_COMPATIBLE, REPAIRING, known,
 };
 use std::mem::offset_of;
 use zerocopy::little_endian::{U32, U64};
@@ -14,9 +15,6 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 /// Ids of policies: 1 to this. `placement` has their table.
 pub const POLICY_IDS: u8 = 4;
-
-/// Ids of file maps: 1 to this. `map` has their table.
-pub const MAP_IDS: u8 = 1;
 
 /// First bytes of PM.
 pub const MAGIC: [u8; 8] = *b"TERRACE0";
@@ -109,7 +107,7 @@ pub struct Superblock {
     pub label: [u8; 64],
     /// See [`PmLayout`].
     pub layout: PmLayout,
-    /// 1 radix.
+    /// See [`MapKind`].
     pub map: u8,
     /// 1 static, 2 anticache, 3 predictive, 4 write-only.
     pub policy: u8,
@@ -176,7 +174,8 @@ impl Superblock {
         superblock.magic = MAGIC;
         superblock.version = FORMAT_VERSION.into();
         let checksums = if geometry.checksummed { PAGE_CHECKSUMS } else { 0 };
-        superblock.features.incompatible = (RADIX_MAP | PARTIAL_SHADOWS | checksums).into();
+        superblock.features.incompatible = (geometry.map.feature() | PARTIAL_SHADOWS | checksums).into();
+        superblock.map = geometry.map.id();
         superblock.layout.pm_size = geometry.pm_size.into();
         superblock.layout.lane_size = geometry.lane_size.into();
         superblock.layout.lane_count = geometry.lane_count.into();
@@ -259,12 +258,12 @@ impl Superblock {
         if unknown != 0 && write {
             return Err(Refused::ReadOnlyFeatures(unknown));
         }
+        superblock.verify_map()?;
         superblock.geometry().verify()?;
         let choice = |field: &str, value: u8, max: u8| match value {
             v if v >= 1 && v <= max => Ok(()),
             v => Err(Corrupt::new(format!("superblock {field}"), format!("1 to {max}"), v.to_string())),
         };
-        choice("map", superblock.map, MAP_IDS)?;
         choice("policy", superblock.policy, POLICY_IDS)?;
         choice("data mode", superblock.data_mode, 2)?;
         if usize::from(superblock.device_count) > MAX_DEVICES {
@@ -273,6 +272,20 @@ impl Superblock {
         }
         superblock.verify_identities()?;
         Ok(superblock)
+    }
+
+    /// The map is known, and its feature is the only feature of a map.
+    fn verify_map(&self) -> Result<(), Corrupt> {
+        let Some(kind) = MapKind::from_id(self.map) else {
+            let expected = format!("1 to {}", MapKind::ALL.len());
+            return Err(Corrupt::new("superblock map", expected, self.map.to_string()));
+        };
+        let found = self.features.incompatible.get() & MapKind::features();
+        if found != kind.feature() {
+            let expected = format!("{:#x}, as for map {}", kind.feature(), kind.id());
+            return Err(Corrupt::new("superblock features of the map", expected, format!("{found:#x}")));
+        }
+        Ok(())
     }
 
     /// A UUID of zeros names whatever has zeros in its place, a secret of zeros is none.
@@ -290,6 +303,11 @@ impl Superblock {
         Ok(())
     }
 
+    /// The file map of the pool; that of new pools in a superblock whose map is not known.
+    pub fn map_kind(&self) -> MapKind {
+        MapKind::from_id(self.map).unwrap_or_default()
+    }
+
     /// The layout of PM.
     pub fn geometry(&self) -> Geometry {
         Geometry {
@@ -299,6 +317,7 @@ impl Superblock {
             catalog_shards: self.layout.catalog_shards.get(),
             chunk_blocks: self.layout.chunk_blocks.get(),
             checksummed: self.features.incompatible.get() & PAGE_CHECKSUMS != 0,
+            map: self.map_kind(),
         }
     }
 
@@ -396,12 +415,41 @@ mod tests {
         feature.seal();
         assert_eq!(Superblock::verify(feature.as_bytes(), true).err(), Some(Refused::Features(1 << 40)));
         let mut half = superblock;
-        half.features.incompatible = (RADIX_MAP | REPAIRING).into();
+        half.features.incompatible = (MapKind::Radix.feature() | REPAIRING).into();
         half.seal();
         assert_eq!(Superblock::verify(half.as_bytes(), false).err(), Some(Refused::Repairing));
         assert!(Superblock::verify_repairing(half.as_bytes(), false)?.is_repairing());
         superblock.label[0] = 1;
         assert!(matches!(Superblock::verify(superblock.as_bytes(), true), Err(Refused::Corrupt(_))));
+        Ok(())
+    }
+
+    #[test]
+    fn map_and_feature_of_the_map_have_to_agree() -> Result<(), Box<dyn std::error::Error>> {
+        let geometry = Geometry::choose(64 << 20, 4096)?;
+        let mut sound = Superblock::new(&geometry);
+        (sound.policy, sound.data_mode, sound.uuid) = (2, 1, [7; 16]);
+        let refused = |map: u8, features: u64| {
+            let mut superblock = sound;
+            superblock.map = map;
+            let rest = superblock.features.incompatible.get() & !MapKind::features();
+            superblock.features.incompatible = (rest | features).into();
+            superblock.seal();
+            Superblock::verify(superblock.as_bytes(), false).err().map(|why| why.to_string())
+        };
+        let first_unknown = MapKind::ALL.len() as u8 + 1;
+        for kind in MapKind::ALL {
+            assert_eq!(refused(kind.id(), kind.feature()), None);
+            for features in [0, MapKind::features() & !kind.feature(), MapKind::features()] {
+                let expected = (features != kind.feature()).then_some("superblock features of the map");
+                let found = refused(kind.id(), features);
+                assert_eq!(found.is_some(), expected.is_some(), "{kind:?} with {features:#x}");
+                assert!(expected.is_none_or(|site| found.is_some_and(|found| found.contains(site))));
+            }
+            for unknown in [0, first_unknown, 255] {
+                assert!(refused(unknown, kind.feature()).is_some_and(|why| why.contains("superblock map")));
+            }
+        }
         Ok(())
     }
 

@@ -44,6 +44,7 @@ fn mount_with(directory: &Path, mounted: MountOptions) -> Arc<Engine> {
     };
     let device = NewDevice { tier: 1, class: DeviceClass::Ssd, uuid: [1; 16], path: "/tier".into() };
     let options = FormatOptions {
+        map: Default::default(),
         label: "bench".into(),
         uuid: [7; 16],
         hash_key: [9; 16],

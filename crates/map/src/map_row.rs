@@ -3,11 +3,12 @@
 use crate::file_map::FileMap;
 use std::sync::Arc;
 use terrace_blocks::BlockPool;
+use terrace_format::map_kind::MapKind;
 
 /// A file map that a pool may have.
 pub struct MapRow {
-    /// Stable: stored in superblocks.
-    pub id: u8,
+    /// The kind, by which superblocks name it.
+    pub kind: MapKind,
     /// Its name in options and status.
     pub name: &'static str,
     /// The structure, as a sentence for the user.

@@ -18,6 +18,7 @@ use crate::file_map::{FileMap, Freed, MapInode, Mapping};
 use crate::map_row::MapRow;
 use std::sync::Arc;
 use terrace_blocks::{Claim, Purpose};
+use terrace_format::map_kind::MapKind;
 use terrace_format::{FileBlock, PmBlock};
 use terrace_wal::{Result, Tx};
 
@@ -26,7 +27,7 @@ pub use crate::radix::{NodeOwner, RadixTree, RootPlace};
 
 /// The row of this map.
 pub(crate) const ROW: MapRow = MapRow {
-    id: 1,
+    kind: MapKind::Radix,
     name: "radix",
     sentence: "A radix tree per file",
     make: |blocks| Box::new(RadixTree::new(Arc::clone(blocks))),

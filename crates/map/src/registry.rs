@@ -1,25 +1,24 @@
 //! The registry of file maps. A new map is a file with its row, and a line of [`MAPS`].
 //!
-//! Invariant: the ids are those of the superblock, from 1 on without a gap.
+//! Invariant: the rows are those of the format's kinds, in the order of their numbers.
 
 use crate::map_row::MapRow;
 use crate::radix_tree;
-use terrace_format::superblock::MAP_IDS;
+use terrace_format::map_kind::MapKind;
 
-/// All file maps, by id. The first one is the map of a new pool without another choice.
+/// All file maps, by number. The first one is the map of a new pool without another choice.
 pub const MAPS: &[MapRow] = &[radix_tree::ROW];
 
-// The superblock takes the ids from 1 on.
-const _: () = assert!(MAPS.len() == MAP_IDS as usize, "the format knows as many file maps");
+const _: () = assert!(MAPS.len() == MapKind::ALL.len(), "the format knows as many file maps");
 
-/// The row of a file map by the superblock's number; `None` for an unknown number.
-pub fn row_of(id: u8) -> Option<&'static MapRow> {
-    MAPS.iter().find(|row| row.id == id)
+/// The row of a kind of file map.
+pub fn row_of(kind: MapKind) -> &'static MapRow {
+    MAPS.iter().find(|row| row.kind == kind).unwrap_or(&MAPS[0])
 }
 
 /// The name of a file map by the superblock's number; `None` for an unknown number.
 pub fn name_of(id: u8) -> Option<&'static str> {
-    row_of(id).map(|row| row.name)
+    MapKind::from_id(id).map(|kind| row_of(kind).name)
 }
 
 #[cfg(test)]
@@ -27,8 +26,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_ascend_from_1_without_a_gap() {
-        assert!(MAPS.iter().map(|row| row.id).eq(1..=MAP_IDS));
-        assert_eq!(name_of(MAP_IDS + 1), None);
+    fn rows_are_those_of_the_kinds() {
+        assert!(MAPS.iter().map(|row| row.kind).eq(MapKind::ALL.iter().copied()));
+        assert!(MapKind::ALL.iter().all(|kind| row_of(*kind).kind == *kind));
+        assert_eq!(name_of(0), None);
     }
 }

@@ -118,6 +118,7 @@ fn written(times: usize) -> Vec<u8> {
 fn images() -> Images {
     let (pm, device) = (Arc::new(RecordedPm::new(PM_SIZE)), Arc::new(SimulatedDevice::new(65)));
     let options = FormatOptions {
+        map: Default::default(),
         label: String::new(),
         uuid: UUID,
         hash_key: [9; 16],

@@ -90,6 +90,7 @@ fn images() -> Images {
     let pm = Arc::new(RecordedPm::new(PM_SIZE));
     let device = Arc::new(SimulatedDevice::new(33));
     let options = FormatOptions {
+        map: Default::default(),
         label: String::new(),
         uuid: UUID,
         hash_key: [9; 16],

@@ -69,6 +69,7 @@ fn older_life() -> Old {
     let device = Arc::new(SimulatedDevice::new(1025));
     let media = || PoolMedia { pm: pm.clone(), block: vec![device.clone()] };
     let options = FormatOptions {
+        map: Default::default(),
         label: "crash".into(),
         uuid: [7; 16],
         hash_key: [9; 16],

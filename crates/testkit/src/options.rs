@@ -9,6 +9,7 @@ pub const START_NS: u64 = 1_700_000_000_000_000_000;
 /// Options of mkfs for a pool with `devices` devices in tier 1 and chunks of 64 KiB.
 pub fn format_options(devices: usize) -> FormatOptions {
     FormatOptions {
+        map: Default::default(),
         label: "test".into(),
         uuid: [7; 16],
         hash_key: [9; 16],

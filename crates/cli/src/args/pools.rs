@@ -7,12 +7,13 @@ use clap_complete::engine::ArgValueCompleter;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use terrace_engine::{MAPS, POLICIES, PolicyKind};
+use terrace_format::map_kind::MapKind;
 
 /// A file map of the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Map {
-    /// A map of the table, by its id.
-    Built(u8),
+    /// A map of the table.
+    Built(MapKind),
     /// The name of a map that is planned.
     Planned(String),
 }
@@ -26,7 +27,7 @@ fn maps() -> impl TypedValueParser<Value = Map> {
     let planned = PLANNED_MAPS.iter().map(|name| PossibleValue::new(*name).hide(true));
     PossibleValuesParser::new(built.chain(planned)).map(|name| {
         let row = MAPS.iter().find(|row| row.name == name);
-        row.map_or(Map::Planned(name), |row| Map::Built(row.id))
+        row.map_or(Map::Planned(name), |row| Map::Built(row.kind))
     })
 }
 

@@ -117,6 +117,7 @@ mod tests {
         let pm = Arc::new(RecordedPm::new(2 << 20));
         let media = PoolMedia { pm: pm.clone(), block: Vec::new() };
         let options = FormatOptions {
+            map: Default::default(),
             label: "test".into(),
             uuid: [7; 16],
             hash_key: [9; 16],

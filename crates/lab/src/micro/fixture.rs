@@ -51,6 +51,7 @@ pub(super) fn prepared_pm(bytes: u64) -> Outcome<Arc<RamPm>> {
 /// Options of mkfs for a pool with one device of tier 1.
 pub(super) fn format_options(policy: PolicyKind, chunk_blocks: u32) -> FormatOptions {
     FormatOptions {
+        map: Default::default(),
         label: String::new(),
         uuid: [1; 16],
         hash_key: [2; 16],

@@ -123,6 +123,7 @@ pub fn options() -> MountOptions {
 
 pub fn format_options(ordered: bool) -> FormatOptions {
     FormatOptions {
+        map: Default::default(),
         label: "crash".into(),
         uuid: [7; 16],
         hash_key: [9; 16],

@@ -57,9 +57,10 @@ pub fn run(args: &Mkfs) -> Outcome<u8> {
 }
 
 fn options(args: &Mkfs) -> Outcome<FormatOptions> {
-    if let Map::Planned(name) = &args.map {
-        return Err(Failure::not_built(format!("--map {name}")));
-    }
+    let map = match &args.map {
+        Map::Built(kind) => *kind,
+        Map::Planned(name) => return Err(Failure::not_built(format!("--map {name}"))),
+    };
     let policy = args.policy;
     if args.data == Data::Ordered && args.data_checksum == Switch::On {
         return Err(Failure::new(
@@ -71,6 +72,7 @@ fn options(args: &Mkfs) -> Outcome<FormatOptions> {
         return Err(Failure::new(format!("--label: {} bytes; use at most 64", args.label.len())));
     }
     Ok(FormatOptions {
+        map,
         label: args.label.clone(),
         uuid: uuid::Uuid::new_v4().into_bytes(),
         hash_key: uuid::Uuid::new_v4().into_bytes(),

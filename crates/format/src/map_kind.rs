@@ -1,0 +1,51 @@
+//! Kinds of file maps: the number in the superblock, and the feature bit that goes with it.
+
+use crate::version::RADIX_MAP;
+
+/// A kind of file map. A pool has one kind; mkfs chooses it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[repr(u8)]
+pub enum MapKind {
+    /// A radix tree per file.
+    #[default]
+    Radix = 1,
+}
+
+impl MapKind {
+    /// All kinds, by their numbers.
+    pub const ALL: &[MapKind] = &[MapKind::Radix];
+
+    /// The number in the superblock.
+    pub const fn id(self) -> u8 {
+        self as u8
+    }
+
+    /// The kind with a number; `None` for an unknown number.
+    pub fn from_id(id: u8) -> Option<MapKind> {
+        MapKind::ALL.iter().copied().find(|kind| kind.id() == id)
+    }
+
+    /// The incompatible feature of pools with this map.
+    pub const fn feature(self) -> u64 {
+        match self {
+            MapKind::Radix => RADIX_MAP,
+        }
+    }
+
+    /// The features of all kinds: a pool has one of them.
+    pub fn features() -> u64 {
+        MapKind::ALL.iter().fold(0, |bits, kind| bits | kind.feature())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_ascend_from_1_and_features_are_bits_of_their_own() {
+        assert!(MapKind::ALL.iter().map(|kind| kind.id()).eq(1..=MapKind::ALL.len() as u8));
+        assert_eq!(MapKind::features().count_ones() as usize, MapKind::ALL.len());
+        assert_eq!((MapKind::from_id(1), MapKind::from_id(0)), (Some(MapKind::Radix), None));
+    }
+}
