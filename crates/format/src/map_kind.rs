@@ -38,12 +38,21 @@ impl MapKind {
     }
 }
 
+const _: () = {
+    let (mut number, mut kinds) = (1, MapKind::ALL);
+    while let [kind, rest @ ..] = kinds {
+        assert!(kind.id() == number, "kinds stand in the order of their numbers");
+        assert!(kind.feature().is_power_of_two(), "a kind has one feature");
+        (number, kinds) = (number + 1, rest);
+    }
+};
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn ids_ascend_from_1_and_features_are_bits_of_their_own() {
+    fn numbers_ascend_from_1_and_each_feature_is_a_different_bit() {
         assert!(MapKind::ALL.iter().map(|kind| kind.id()).eq(1..=MapKind::ALL.len() as u8));
         assert_eq!(MapKind::features().count_ones() as usize, MapKind::ALL.len());
         assert_eq!((MapKind::from_id(1), MapKind::from_id(0)), (Some(MapKind::Radix), None));
