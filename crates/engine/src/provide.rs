@@ -7,7 +7,7 @@ use terrace_fs::names::xattr::remove_capability;
 use terrace_migration::migration::Migration;
 use terrace_migration::space::make_pm_space;
 use terrace_runtime::interleave;
-use terrace_store::change::map_nodes::add_map_nodes;
+use terrace_store::change::map_room::make_map_room;
 use terrace_store::error::{FsError, FsResult};
 use terrace_store::inode::numbers::add_inode_page;
 use terrace_store::lookup::cold_read::fetch_cold;
@@ -48,7 +48,7 @@ fn provide(migration: &Migration, op: &mut Op, need: Need, provided: &mut u32) -
         return Err(Corrupt::new("what an operation lacks", "an end of it", need.name()).into());
     }
     let done = match need {
-        Need::MapNodes { ino, first, count } => add_map_nodes(&migration.store, op, ino, first, count),
+        Need::MapRoom { ino, first, count } => make_map_room(&migration.store, op, ino, first, count),
         Need::CatalogRoom(shortage) => {
             migration.store.persistent.catalog().make_room_for(&shortage, op.purpose).map_err(FsError::from)
         }

@@ -1,29 +1,32 @@
 //! The contract of a file map.
 //!
 //! Crash rules. A change is visible after a crash exactly if the transaction it was logged in is (I1); the map
-//! stores nothing in place itself. Content of new nodes is streamed before the record that links them and
-//! ordered before it by `add_nodes` (T4); a node comes from a claim, so no record above the checkpoint writes
-//! to it (T6). Nodes are added in earlier transactions of their own (T7): a crash between them leaves empty
-//! nodes, which are sound, count as the file's, and go with the next `prune` over them.
+//! stores nothing in place itself. Content of new map pages is streamed before the record that links them and
+//! ordered before it by `make_room` (T4); a page comes from a claim, so no record above the checkpoint writes
+//! to it (T6). Room is made in earlier transactions of its own (T7): a crash between them leaves room that no
+//! block uses, which is sound, counts as the file's, and goes with the next change or `prune` over it.
 //!
 //! Locks. The inode's lock is held exclusively from the first read on which a change depends until its commit
 //! (T2), and at least shared for reads. Answers read without it, errors included, mean nothing until the
-//! caller has seen an unchanged version (S6); whatever is there, reads end and do not panic.
+//! caller has seen an unchanged version (S6); whatever is there, reads end and do not panic. `change` and
+//! `exchange` may lock parts of the map that inodes share; the guard that they give lives until the stores of the
+//! record are issued. They are called after the catalog's shards are locked (L1).
 //!
 //! An operation that writes new blocks:
 //! ```text
-//! loop { missing = map.missing_nodes(..)?; if 0 break;      // before the operation's own transaction
-//!        n = missing.min(what fits a record);               // map.node_record_bytes(n)
-//!        claim = blocks.claim(n, purpose)?; map.add_nodes(tx, .., &mut claim)?; commit }
-//! claim = map.claim(inode, first, count, purpose)?          // stream the data to the blocks
-//! map.set(tx, inode, first, &mappings)?                     // + owners of the data blocks, size, times
-//! commit
+//! while let Some(room) = map.missing_room(..)? {            // before the operation's own transaction
+//!     claim = blocks.claim(room.pages, purpose)?; map.make_room(tx, .., &mut claim)?; commit }
+//! claim = blocks.claim(count, purpose)?                     // stream the data to the blocks
+//! guard = map.change(tx, &changes, ..)?                     // + owners of the data blocks, size, times
+//! commit; drop(guard)
 //! ```
-//! A transaction that is given up after `add_nodes` gives the claim back (`Claim::give_back_all`); one that is
-//! given up after `prune`, or in which `prune` failed, keeps the blocks in `freed` (`BlockPool::keep`).
+//! A transaction that is given up after `make_room` gives the claim back (`Claim::give_back_all`); one that is
+//! given up after `change` or `prune`, or in which they failed, keeps the blocks in `freed` (`BlockPool::keep`).
 
 use smallvec::SmallVec;
-use terrace_blocks::{Claim, Purpose};
+use std::marker::PhantomData;
+use terrace_blocks::Claim;
+use terrace_format::inode::InodeSlot;
 use terrace_format::{FileBlock, Ino, PmBlock, PmOffset};
 use terrace_wal::{Result, Tx};
 
@@ -67,63 +70,118 @@ impl MapInode {
 /// PM blocks freed by a transaction, for `BlockPool::freed` after its commit.
 pub type Freed = SmallVec<[PmBlock; 8]>;
 
+/// A block of a file that PM holds, and where.
+pub type Mapped = (FileBlock, Mapping);
+
+/// New mappings of consecutive blocks of a file; `None` clears.
+#[derive(Debug, Clone)]
+pub struct MapChange {
+    /// The inode, whose lock is held exclusively.
+    pub inode: MapInode,
+    /// The first block.
+    pub first: FileBlock,
+    /// A mapping for each block from the first on.
+    pub mappings: SmallVec<[Option<Mapping>; 4]>,
+}
+
+impl MapChange {
+    /// The block behind the last one.
+    pub fn end(&self) -> FileBlock {
+        FileBlock(self.first.0.saturating_add(self.mappings.len() as u64))
+    }
+
+    /// Whether it only clears.
+    pub fn is_removal(&self) -> bool {
+        self.mappings.iter().all(Option::is_none)
+    }
+}
+
+/// The size that a change of a file map adds to a record, at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MapRecord {
+    /// Bytes for each run of consecutive file blocks.
+    pub run: usize,
+    /// Bytes for each block beside.
+    pub block: usize,
+}
+
+impl MapRecord {
+    /// Bytes for `blocks` blocks in `runs` runs.
+    #[inline]
+    pub const fn bytes(&self, runs: usize, blocks: usize) -> usize {
+        self.run * runs + self.block * blocks
+    }
+}
+
+/// Room that a range lacks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// PM blocks that `make_room` needs for pages of the map.
+    pub pages: usize,
+}
+
+/// Holds what inodes share of a map from a change in a transaction until its stores are issued.
+#[must_use]
+#[derive(Debug, Default)]
+pub struct MapGuard<'a>(PhantomData<&'a ()>);
+
+/// The result of [`FileMap::exchange`].
+#[derive(Debug)]
+pub struct Exchange<'a> {
+    /// The earlier mapping.
+    pub old: Option<Mapping>,
+    /// To be held until the stores of the record are issued.
+    pub guard: MapGuard<'a>,
+}
+
 /// Maps (inode, file block) to PM block.
 ///
 /// Ranges are clipped to `MAX_FILE_BLOCK`, the last block that a map can have. Errors are the medium's, and
 /// `Corrupt` for content that no sound map has.
 pub trait FileMap: Send + Sync {
-    /// The mapping of one block, as it will be after `tx` if one is given.
+    /// The mapping of one block.
     ///
     /// # Errors
     /// See [`FileMap`].
-    fn lookup(&self, tx: Option<&Tx>, inode: &MapInode, block: FileBlock) -> Result<Option<Mapping>>;
+    fn lookup(&self, inode: &MapInode, block: FileBlock) -> Result<Option<Mapping>>;
 
     /// The mappings of the `out.len()` blocks from `first`.
     ///
     /// # Errors
     /// See [`FileMap`].
-    fn lookup_run(
-        &self,
-        tx: Option<&Tx>,
-        inode: &MapInode,
-        first: FileBlock,
-        out: &mut [Option<Mapping>],
-    ) -> Result<()>;
+    fn lookup_run(&self, inode: &MapInode, first: FileBlock, out: &mut [Option<Mapping>]) -> Result<()>;
 
-    /// The first mapped block in `from..to`, without visiting absent parts one by one.
+    /// The next mapped blocks in `from..to`, ascending, at most `most`, appended to `out`. Absent parts are not visited
+    /// block by block. Gives the block to go on at, which may come before `most` are found; `None` at the end of the
+    /// range.
     ///
     /// # Errors
     /// See [`FileMap`].
-    fn next_mapped(
+    fn mapped(
         &self,
         inode: &MapInode,
         from: FileBlock,
         to: FileBlock,
-    ) -> Result<Option<(FileBlock, Mapping)>>;
+        most: usize,
+        out: &mut Vec<Mapped>,
+    ) -> Result<Option<FileBlock>>;
 
-    /// Claims blocks for new content of `first..first + count`, in this order. A map whose slots are the
-    /// blocks chooses the slots itself. The caller uses the claimed blocks for these file blocks only.
-    ///
-    /// # Errors
-    /// `NoSpace`; see [`FileMap`].
-    fn claim(&self, inode: &MapInode, first: FileBlock, count: usize, purpose: Purpose) -> Result<Claim<'_>>;
+    /// Whether an inode maps no block and has no page of the map, by its slot or by what memory knows.
+    fn is_empty(&self, ino: Ino, slot: &InodeSlot) -> bool;
 
-    /// Number of map nodes that `first..first + count` still needs; at 0 `set` cannot fail for want of nodes.
+    /// The room that `first..first + count` still lacks; without a lack `change` cannot fail for want of room.
     ///
     /// # Errors
     /// See [`FileMap`].
-    fn missing_nodes(&self, inode: &MapInode, first: FileBlock, count: usize) -> Result<usize>;
+    fn missing_room(&self, inode: &MapInode, first: FileBlock, count: usize) -> Result<Option<Room>>;
 
-    /// Bytes by which `add_nodes` of at most `nodes` nodes lets a record grow.
-    fn node_record_bytes(&self, nodes: usize) -> usize;
-
-    /// Adds missing nodes of a range in `tx`, a transaction of its own (T7): at most as many as the claim
-    /// holds and a record of the largest size has room for. Returns how many; the caller commits and loops
-    /// until `missing_nodes` is 0. Streams and orders the nodes' content.
+    /// Makes room for a range in `tx`, a transaction of its own (T7): as much as the claim has pages for and a
+    /// record of the largest size takes. The caller commits and loops until nothing is lacking. Streams and
+    /// orders the pages' content. Gives the number of pages used.
     ///
     /// # Errors
     /// See [`FileMap`]; then the caller gives up `tx` and gives the claim back.
-    fn add_nodes(
+    fn make_room(
         &self,
         tx: &mut Tx,
         inode: &MapInode,
@@ -132,23 +190,25 @@ pub trait FileMap: Send + Sync {
         claim: &mut Claim<'_>,
     ) -> Result<usize>;
 
-    /// Bytes by which `set` of `count` consecutive blocks lets a record grow at most.
-    fn set_record_bytes(&self, count: usize) -> usize;
+    /// The size that changes add to a record at most, without freed pages.
+    fn record(&self) -> MapRecord;
 
-    /// Sets or clears the mappings of consecutive blocks, logging changed words only and neighbouring words as
-    /// one write. Owners of data blocks are logged by the caller. Clearing needs no nodes.
+    /// Logs changes, only words that differ, and frees pages that they emptied while the record stays below `limit`
+    /// bytes: freed blocks are released in `tx` and pushed to `freed`. Owners of data blocks are logged by the caller.
+    /// Clearing needs no room. Called once in a transaction.
     ///
     /// # Errors
-    /// `Corrupt` when a node that a mapping needs is missing; see [`FileMap`].
-    fn set(
+    /// `Corrupt` when a mapping lacks room; see [`FileMap`]; the caller then gives up `tx` and keeps what is in
+    /// `freed`.
+    fn change(
         &self,
         tx: &mut Tx,
-        inode: &MapInode,
-        first: FileBlock,
-        mappings: &[Option<Mapping>],
-    ) -> Result<()>;
+        changes: &[MapChange],
+        limit: usize,
+        freed: &mut Freed,
+    ) -> Result<MapGuard<'_>>;
 
-    /// Maps one block to new content and tells what it was mapped to; `None`, with nothing logged, when a node is
+    /// Maps one block to new content and tells what it was mapped to; `None`, with nothing logged, when room is
     /// missing. `tx` has written nothing of the map yet.
     ///
     /// # Errors
@@ -159,14 +219,11 @@ pub trait FileMap: Send + Sync {
         inode: &MapInode,
         block: FileBlock,
         new: Mapping,
-    ) -> Result<Option<Option<Mapping>>>;
+    ) -> Result<Option<Exchange<'_>>>;
 
-    /// Bytes by which one `prune` lets a record grow at most.
-    fn prune_record_bytes(&self) -> usize;
-
-    /// Frees nodes of the range that hold nothing any more, as seen in `tx`. Bounded: frees at most 8 nodes
-    /// and says where to go on, in another transaction; a range of up to 512 blocks is done in one call.
-    /// Freed blocks are released in `tx` and pushed to `freed`.
+    /// Frees pages of a range, its first block and its length, that hold nothing any more, as seen in `tx`, while the record stays below `limit`
+    /// bytes. Bounded: it says where to go on, in another transaction. Freed blocks are released in `tx` and pushed to
+    /// `freed`.
     ///
     /// # Errors
     /// See [`FileMap`]; the caller then gives up `tx` and keeps what is in `freed`.
@@ -174,14 +231,14 @@ pub trait FileMap: Send + Sync {
         &self,
         tx: &mut Tx,
         inode: &MapInode,
-        first: FileBlock,
-        count: usize,
+        range: (FileBlock, usize),
+        limit: usize,
         freed: &mut Freed,
     ) -> Result<Option<FileBlock>>;
 
-    /// Calls `visit` with each node of this inode: its PM block and its level (0: leaf).
+    /// Calls `visit` with each page of this inode's map: its PM block and its level (0: leaf).
     ///
     /// # Errors
-    /// See [`FileMap`]; also when there are more nodes than the pool has blocks.
-    fn visit_nodes(&self, inode: &MapInode, visit: &mut dyn FnMut(PmBlock, u8)) -> Result<()>;
+    /// See [`FileMap`]; also when there are more pages than the pool has blocks.
+    fn visit_pages(&self, inode: &MapInode, visit: &mut dyn FnMut(PmBlock, u8)) -> Result<()>;
 }

@@ -25,8 +25,6 @@ pub(crate) const OWNER_BYTES: usize = write_size(TABLE_ENTRY_SIZE as usize);
 pub(crate) const WORD_BYTES: usize = write_size(8);
 /// Bytes of an added node in a record, at most: a new root takes its owner, its entry 0 and the root word.
 pub(crate) const NODE_BYTES: usize = OWNER_BYTES + 2 * WORD_BYTES;
-/// Nodes that one `prune` frees at most.
-pub(crate) const MAX_PRUNED: usize = 8;
 
 const _: () = assert!(FANOUT as u64 * 8 == BLOCK_SIZE && 1 << BITS == FANOUT);
 

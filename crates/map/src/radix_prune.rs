@@ -1,12 +1,17 @@
 //! Radix tree: freeing empty nodes.
 
-use crate::file_map::Freed;
-use crate::radix::{BITS, FANOUT, MAX_HEIGHT, MAX_PRUNED, RadixTree, RootPlace, entry_at, position};
+use crate::file_map::{Freed, MapChange};
+use crate::radix::{
+    BITS, FANOUT, MAX_HEIGHT, OWNER_BYTES, RadixTree, RootPlace, WORD_BYTES, entry_at, position,
+};
 use crate::radix_read::span;
 use terrace_format::{FileBlock, PmBlock};
 use terrace_wal::{Result, Tx};
 use zerocopy::FromZeros;
 use zerocopy::little_endian::U64;
+
+/// Bytes of a freed node in a record: its owner, and the word that named it.
+const FREED_BYTES: usize = OWNER_BYTES + WORD_BYTES;
 
 /// Nodes that one call looks at before it says where to go on.
 const MAX_VISITS: usize = 256;
@@ -18,7 +23,8 @@ struct Prune<'a> {
     freed: &'a mut Freed,
     first: u64,
     last: u64,
-    pruned: usize,
+    /// Bytes that the record may have.
+    limit: usize,
     visits: usize,
     /// Where to go on.
     resume: Option<u64>,
@@ -39,8 +45,7 @@ impl Prune<'_> {
                     continue;
                 }
                 let child_base = base + ((number as u64) << (BITS * u32::from(level)));
-                // Room for the child and everything above it.
-                if self.pruned + usize::from(MAX_HEIGHT) > MAX_PRUNED || self.visits >= MAX_VISITS {
+                if !self.has_room() || self.visits >= MAX_VISITS {
                     self.resume = Some(child_base.max(self.first));
                     return Ok(false);
                 }
@@ -59,23 +64,53 @@ impl Prune<'_> {
         Ok(entries.iter().all(|entry| entry.get() == 0))
     }
 
+    /// Whether the record takes a child and everything above it.
+    fn has_room(&self) -> bool {
+        self.tx.record_size() + usize::from(MAX_HEIGHT) * FREED_BYTES <= self.limit
+    }
+
     fn free(&mut self, node: PmBlock, level: u8) -> Result<()> {
         // Also catches a node that two parents name: it is free by now, as seen in this transaction.
         self.tree.check_owner(self.tx, self.place, node, level)?;
         self.tree.blocks.release(self.tx, node);
         self.freed.push(node);
-        self.pruned += 1;
         Ok(())
     }
 }
 
 impl RadixTree {
+    /// Frees the nodes that changes have emptied, in so far as the record has room.
+    pub(crate) fn prune_after(
+        &self,
+        tx: &mut Tx,
+        changes: &[MapChange],
+        limit: usize,
+        freed: &mut Freed,
+    ) -> Result<()> {
+        // Runs in the same leaf are one: it is read once.
+        let meets = |a: &MapChange, b: &MapChange| {
+            a.inode == b.inode && a.is_removal() && b.is_removal() && b.first >= a.end() && {
+                position(a.end().0.saturating_sub(1), 0) == position(b.first.0, 0)
+            }
+        };
+        for runs in changes.chunk_by(meets) {
+            if let ([first, ..], [.., last]) = (runs, runs)
+                && first.is_removal()
+                && !first.mappings.is_empty()
+            {
+                let count = (last.end().0 - first.first.0) as usize;
+                self.prune_at(tx, &self.place(&first.inode), (first.first, count), limit, freed)?;
+            }
+        }
+        Ok(())
+    }
+
     pub(crate) fn prune_at(
         &self,
         tx: &mut Tx,
         place: &RootPlace,
-        first: FileBlock,
-        count: usize,
+        (first, count): (FileBlock, usize),
+        limit: usize,
         freed: &mut Freed,
     ) -> Result<Option<FileBlock>> {
         let Some((first, last)) = place.tree_range(first, count) else {
@@ -87,8 +122,10 @@ impl RadixTree {
         if position(first, root.height - 1) != 0 {
             return Ok(None);
         }
-        let mut prune =
-            Prune { tree: self, place, tx, freed, first, last, pruned: 0, visits: 0, resume: None };
+        let mut prune = Prune { tree: self, place, tx, freed, first, last, limit, visits: 0, resume: None };
+        if !prune.has_room() {
+            return Ok(Some(FileBlock(first)));
+        }
         if prune.empty(root.block, root.height - 1, 0)? {
             prune.free(root.block, root.height - 1)?;
             prune.tx.write_u64(place.root_word, 0);

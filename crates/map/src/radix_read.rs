@@ -1,6 +1,6 @@
 //! Radix tree: lookups and walks.
 
-use crate::file_map::Mapping;
+use crate::file_map::{Mapped, Mapping};
 use crate::radix::{
     BITS, FANOUT, MAX_HEIGHT, RadixTree, Root, RootPlace, entry_at, height_for, index, position,
 };
@@ -16,6 +16,17 @@ const PIECE: usize = 64;
 
 /// Bit of a direct pointer that says unwritten.
 const DIRECT_UNWRITTEN: u32 = 1 << 31;
+
+/// A walk over the mapped blocks of a range.
+struct Walk<'a> {
+    /// The last block of the range.
+    last: u64,
+    /// The length of `out` at which the walk ends.
+    full: usize,
+    /// Nodes that the walk may still come to before it finds a block.
+    left: u64,
+    out: &'a mut Vec<Mapped>,
+}
 
 /// A leaf entry as a direct pointer.
 pub(crate) fn to_direct(entry: u64) -> u32 {
@@ -37,21 +48,16 @@ pub(crate) fn half(word: u64, block: u64) -> u64 {
 
 impl RadixTree {
     #[inline]
-    pub(crate) fn lookup_at(
-        &self,
-        tx: Option<&Tx>,
-        place: &RootPlace,
-        block: FileBlock,
-    ) -> Result<Option<Mapping>> {
+    pub(crate) fn lookup_at(&self, place: &RootPlace, block: FileBlock) -> Result<Option<Mapping>> {
         if let Some(direct) = place.direct
             && block.0 < DIRECT_BLOCKS
         {
-            let word = self.word(tx, direct.plus(block.0 / 2 * 8))?;
+            let word = self.word(None, direct.plus(block.0 / 2 * 8))?;
             return self.decode(half(word, block.0));
         }
-        match self.leaf_here(tx, place, block.0)? {
+        match self.leaf_here(None, place, block.0)? {
             None => Ok(None),
-            Some(leaf) => self.decode(self.word(tx, entry_at(leaf, index(block.0, 0)))?),
+            Some(leaf) => self.decode(self.word(None, entry_at(leaf, index(block.0, 0)))?),
         }
     }
 
@@ -87,7 +93,6 @@ impl RadixTree {
 
     pub(crate) fn lookup_run_at(
         &self,
-        tx: Option<&Tx>,
         place: &RootPlace,
         first: FileBlock,
         out: &mut [Option<Mapping>],
@@ -102,15 +107,15 @@ impl RadixTree {
             let length = piece(block, direct.is_some(), rest.len());
             let (part, tail) = rest.split_at_mut(length);
             match direct {
-                Some(direct) => self.read_direct(tx, direct, block, part)?,
-                None => match self.leaf(tx, place, block)? {
+                Some(direct) => self.read_direct(direct, block, part)?,
+                None => match self.leaf(None, place, block)? {
                     None => part.fill(None),
                     Some(leaf) => {
                         let at = entry_at(leaf, index(block, 0));
                         if length <= 32 {
-                            self.read_entries::<32>(tx, at, part)?;
+                            self.read_entries::<32>(at, part)?;
                         } else {
-                            self.read_entries::<FANOUT>(tx, at, part)?;
+                            self.read_entries::<FANOUT>(at, part)?;
                         }
                     }
                 },
@@ -122,31 +127,20 @@ impl RadixTree {
     }
 
     /// Reads up to `N` neighbouring leaf entries at once.
-    fn read_entries<const N: usize>(
-        &self,
-        tx: Option<&Tx>,
-        at: PmOffset,
-        out: &mut [Option<Mapping>],
-    ) -> Result<()> {
+    fn read_entries<const N: usize>(&self, at: PmOffset, out: &mut [Option<Mapping>]) -> Result<()> {
         let mut buffer = [U64::ZERO; N];
         let count = out.len().min(N);
         let (entries, _) = buffer.split_at_mut(count);
-        self.words(tx, at, entries)?;
+        self.words(None, at, entries)?;
         for (out, entry) in out.iter_mut().zip(entries) {
             *out = self.decode(entry.get())?;
         }
         Ok(())
     }
 
-    fn read_direct(
-        &self,
-        tx: Option<&Tx>,
-        direct: PmOffset,
-        block: u64,
-        out: &mut [Option<Mapping>],
-    ) -> Result<()> {
+    fn read_direct(&self, direct: PmOffset, block: u64, out: &mut [Option<Mapping>]) -> Result<()> {
         let mut words = [U64::ZERO; DIRECT_BLOCKS as usize / 2];
-        self.words(tx, direct, &mut words)?;
+        self.words(None, direct, &mut words)?;
         for (block, out) in (block..).zip(out) {
             let word = words.get(block as usize / 2).map_or(0, |word| word.get());
             *out = self.decode(half(word, block))?;
@@ -154,21 +148,41 @@ impl RadixTree {
         Ok(())
     }
 
+    /// The first mapped block of a range.
     pub(crate) fn next_mapped_at(
         &self,
         place: &RootPlace,
         from: FileBlock,
         to: FileBlock,
-    ) -> Result<Option<(FileBlock, Mapping)>> {
+    ) -> Result<Option<Mapped>> {
+        let mut found = Vec::with_capacity(1);
+        self.mapped_at(place, (from, to), 1, &mut found)?;
+        Ok(found.pop())
+    }
+
+    pub(crate) fn mapped_at(
+        &self,
+        place: &RootPlace,
+        (from, to): (FileBlock, FileBlock),
+        most: usize,
+        out: &mut Vec<Mapped>,
+    ) -> Result<Option<FileBlock>> {
         let end = to.0.min(MAX_FILE_BLOCK.0 + 1);
+        assert!(most > 0, "a list of no blocks never gets full");
+        let full = out.len().saturating_add(most);
+        let next = |out: &Vec<Mapped>, block: u64| (out.len() == full).then_some(block + 1);
         if let Some(direct) = place.direct
             && from.0 < DIRECT_BLOCKS.min(end)
         {
             let mut found = [None; DIRECT_BLOCKS as usize];
-            self.read_direct(None, direct, 0, &mut found)?;
-            let blocks = (0..end).zip(found).skip(from.0 as usize);
-            if let Some(hit) = blocks.filter_map(|(b, m)| Some((FileBlock(b), m?))).next() {
-                return Ok(Some(hit));
+            self.read_direct(direct, 0, &mut found)?;
+            for (block, mapping) in (0..end).zip(found).skip(from.0 as usize) {
+                if let Some(mapping) = mapping {
+                    out.push((FileBlock(block), mapping));
+                    if let Some(next) = next(out, block) {
+                        return Ok(Some(FileBlock(next)).filter(|next| next.0 < end));
+                    }
+                }
             }
         }
         let from = from.0.max(place.tree_start());
@@ -182,25 +196,23 @@ impl RadixTree {
         if position(from, top) != 0 {
             return Ok(None);
         }
-        let mut left = self.blocks.end_block().0;
-        let hit = self.first_below(root.block, top, 0, (from, end - 1), &mut left)?;
-        match hit {
-            None => Ok(None),
-            Some((block, entry)) => Ok(self.decode(entry)?.map(|m| (FileBlock(block), m))),
-        }
+        let mut walk = Walk { last: end - 1, full, left: self.blocks.end_block().0, out };
+        let next = self.mapped_below(root.block, top, 0, from, &mut walk)?;
+        Ok(next.map(FileBlock).filter(|next| next.0 < end))
     }
 
-    /// The first leaf entry for a range, its last block included, below a node whose first block is `base`.
-    fn first_below(
+    /// Adds the mapped blocks from `from` on below a node whose first block is `base`. Gives the block to go on at when
+    /// the list is full.
+    fn mapped_below(
         &self,
         node: PmBlock,
         level: u8,
         base: u64,
-        range: (u64, u64),
-        left: &mut u64,
-    ) -> Result<Option<(u64, u64)>> {
-        visited(node, level, left)?;
-        let (mut at, end) = span(level, base, range.0, range.1);
+        from: u64,
+        walk: &mut Walk<'_>,
+    ) -> Result<Option<u64>> {
+        visited(node, level, &mut walk.left)?;
+        let (mut at, end) = span(level, base, from, walk.last);
         let step = BITS * u32::from(level);
         while at < end {
             let mut buffer = [U64::ZERO; PIECE];
@@ -212,12 +224,18 @@ impl RadixTree {
                 if entry == 0 {
                     continue;
                 }
-                if level == 0 {
-                    return Ok(Some((start, entry)));
-                }
-                let hit = self.first_below(self.child(entry)?, level - 1, start, range, left)?;
-                if hit.is_some() {
-                    return Ok(hit);
+                if level > 0 {
+                    let next = self.mapped_below(self.child(entry)?, level - 1, start, from, walk)?;
+                    if next.is_some() {
+                        return Ok(next);
+                    }
+                } else if let Some(mapping) = self.decode(entry)? {
+                    // Only a walk that finds nothing can be endless.
+                    walk.left = self.blocks.end_block().0;
+                    walk.out.push((FileBlock(start), mapping));
+                    if walk.out.len() == walk.full {
+                        return Ok(Some(start + 1));
+                    }
                 }
             }
             at += length;

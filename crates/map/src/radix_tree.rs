@@ -14,15 +14,18 @@
 //! logged: a new root is filled before the root word names it, so that readers of a tree that only grows
 //! (the inode file) need no lock.
 
-use crate::file_map::{FileMap, Freed, MapInode, Mapping};
+use crate::file_map::{
+    Exchange, FileMap, Freed, MapChange, MapGuard, MapInode, MapRecord, Mapped, Mapping, Room,
+};
 use crate::map_row::MapRow;
 use std::sync::Arc;
-use terrace_blocks::{Claim, Purpose};
+use terrace_blocks::Claim;
+use terrace_format::inode::InodeSlot;
 use terrace_format::map_kind::MapKind;
-use terrace_format::{FileBlock, PmBlock};
+use terrace_format::{FileBlock, Ino, PmBlock};
 use terrace_wal::{Result, Tx};
 
-use crate::radix::{FANOUT, MAX_PRUNED, NODE_BYTES, OWNER_BYTES, WORD_BYTES};
+use crate::radix::WORD_BYTES;
 pub use crate::radix::{NodeOwner, RadixTree, RootPlace};
 
 /// The row of this map.
@@ -35,52 +38,45 @@ pub(crate) const ROW: MapRow = MapRow {
 
 impl FileMap for RadixTree {
     #[inline]
-    fn lookup(&self, tx: Option<&Tx>, inode: &MapInode, block: FileBlock) -> Result<Option<Mapping>> {
+    fn lookup(&self, inode: &MapInode, block: FileBlock) -> Result<Option<Mapping>> {
         if inode.is_nowhere() {
             return Ok(None);
         }
-        self.lookup_at(tx, &self.place(inode), block)
+        self.lookup_at(&self.place(inode), block)
     }
 
-    fn lookup_run(
-        &self,
-        tx: Option<&Tx>,
-        inode: &MapInode,
-        first: FileBlock,
-        out: &mut [Option<Mapping>],
-    ) -> Result<()> {
+    fn lookup_run(&self, inode: &MapInode, first: FileBlock, out: &mut [Option<Mapping>]) -> Result<()> {
         if inode.is_nowhere() {
             out.fill(None);
             return Ok(());
         }
-        self.lookup_run_at(tx, &self.place(inode), first, out)
+        self.lookup_run_at(&self.place(inode), first, out)
     }
 
-    fn next_mapped(
+    fn mapped(
         &self,
         inode: &MapInode,
         from: FileBlock,
         to: FileBlock,
-    ) -> Result<Option<(FileBlock, Mapping)>> {
+        most: usize,
+        out: &mut Vec<Mapped>,
+    ) -> Result<Option<FileBlock>> {
         if inode.is_nowhere() {
             return Ok(None);
         }
-        self.next_mapped_at(&self.place(inode), from, to)
+        self.mapped_at(&self.place(inode), (from, to), most, out)
     }
 
-    fn claim(&self, _: &MapInode, _: FileBlock, count: usize, purpose: Purpose) -> Result<Claim<'_>> {
-        self.blocks.claim(count, purpose)
+    fn is_empty(&self, _: Ino, slot: &InodeSlot) -> bool {
+        slot.root.get() == 0 && slot.direct.iter().all(|pointer| pointer.get() == 0)
     }
 
-    fn missing_nodes(&self, inode: &MapInode, first: FileBlock, count: usize) -> Result<usize> {
-        self.missing_nodes_at(&self.place(inode), first, count)
+    fn missing_room(&self, inode: &MapInode, first: FileBlock, count: usize) -> Result<Option<Room>> {
+        let pages = self.missing_nodes_at(&self.place(inode), first, count)?;
+        Ok((pages != 0).then_some(Room { pages }))
     }
 
-    fn node_record_bytes(&self, nodes: usize) -> usize {
-        NODE_BYTES * nodes
-    }
-
-    fn add_nodes(
+    fn make_room(
         &self,
         tx: &mut Tx,
         inode: &MapInode,
@@ -91,19 +87,23 @@ impl FileMap for RadixTree {
         self.add_nodes_at(tx, &self.place(inode), first, count, claim)
     }
 
-    fn set_record_bytes(&self, count: usize) -> usize {
-        // Per leaf touched (one for the direct pointers): changed and unchanged words in turn cost most.
-        8 * count + WORD_BYTES * (count / FANOUT + 3)
+    fn record(&self) -> MapRecord {
+        // Changed and unchanged words in turn cost most.
+        MapRecord { run: 0, block: WORD_BYTES }
     }
 
-    fn set(
+    fn change(
         &self,
         tx: &mut Tx,
-        inode: &MapInode,
-        first: FileBlock,
-        mappings: &[Option<Mapping>],
-    ) -> Result<()> {
-        self.set_at(tx, &self.place(inode), first, mappings)
+        changes: &[MapChange],
+        limit: usize,
+        freed: &mut Freed,
+    ) -> Result<MapGuard<'_>> {
+        for change in changes {
+            self.set_at(tx, &self.place(&change.inode), change.first, &change.mappings)?;
+        }
+        self.prune_after(tx, changes, limit, freed)?;
+        Ok(MapGuard::default())
     }
 
     fn exchange(
@@ -112,26 +112,23 @@ impl FileMap for RadixTree {
         inode: &MapInode,
         block: FileBlock,
         new: Mapping,
-    ) -> Result<Option<Option<Mapping>>> {
-        self.exchange_at(tx, &self.place(inode), block.0, new)
-    }
-
-    fn prune_record_bytes(&self) -> usize {
-        MAX_PRUNED * (OWNER_BYTES + WORD_BYTES)
+    ) -> Result<Option<Exchange<'_>>> {
+        let old = self.exchange_at(tx, &self.place(inode), block.0, new)?;
+        Ok(old.map(|old| Exchange { old, guard: MapGuard::default() }))
     }
 
     fn prune(
         &self,
         tx: &mut Tx,
         inode: &MapInode,
-        first: FileBlock,
-        count: usize,
+        range: (FileBlock, usize),
+        limit: usize,
         freed: &mut Freed,
     ) -> Result<Option<FileBlock>> {
-        self.prune_at(tx, &self.place(inode), first, count, freed)
+        self.prune_at(tx, &self.place(inode), range, limit, freed)
     }
 
-    fn visit_nodes(&self, inode: &MapInode, visit: &mut dyn FnMut(PmBlock, u8)) -> Result<()> {
+    fn visit_pages(&self, inode: &MapInode, visit: &mut dyn FnMut(PmBlock, u8)) -> Result<()> {
         self.visit_nodes_at(&self.place(inode), visit)
     }
 }

@@ -38,6 +38,13 @@ pub struct Reservation<'a> {
     pub(crate) need: u64,
 }
 
+impl Reservation<'_> {
+    /// Bytes that the record may have.
+    pub fn bytes(&self) -> usize {
+        self.need as usize
+    }
+}
+
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         if self.need > 0 {

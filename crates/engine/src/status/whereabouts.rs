@@ -7,7 +7,7 @@ use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_placement::temperature::Times;
 use terrace_store::attempt::with_pages::reading;
 use terrace_store::error::FsResult;
-use terrace_store::inode::slot::{load_to_read, next_mapped};
+use terrace_store::inode::slot::{for_each_mapped, load_to_read};
 use terrace_store::inode::tier_pin::pin_of;
 use terrace_store::lookup::cold_extents::cold_extents;
 use terrace_store::lookup::intents::intents_of;
@@ -53,15 +53,14 @@ fn whereabouts_on_media(engine: &Engine, ino: Ino, range: BlockRange) -> FsResul
                     if block < range.first || block >= range.end || gone(block) {
                         continue;
                     }
-                    match engine.store.persistent.map().lookup(None, &inode.map(), block)? {
+                    match engine.store.persistent.map().lookup(&inode.map(), block)? {
                         Some(_) => found.clean_bytes += BLOCK_SIZE,
                         None => bytes[usize::from(tier)] += BLOCK_SIZE,
                     }
                 }
             }
         }
-        let mut at = range.first;
-        while let Some((block, mapping)) = next_mapped(&engine.store, &inode, at, range.end)? {
+        for_each_mapped(&engine.store, &inode, range, |block, mapping| {
             if !gone(block) {
                 bytes[0] += BLOCK_SIZE;
                 let descriptor = engine.store.persistent.blocks().descriptor(mapping.block);
@@ -70,8 +69,7 @@ fn whereabouts_on_media(engine: &Engine, ino: Ino, range: BlockRange) -> FsResul
                     read.add(descriptor.read());
                 }
             }
-            at = block.plus(1);
-        }
+        })?;
     }
     found.tiers = bytes.into_iter().enumerate().map(|(tier, bytes)| (tier as u8, bytes)).collect();
     found.dirty_bytes = engine.store.dram.cache().count_dirty(ino) * BLOCK_SIZE;

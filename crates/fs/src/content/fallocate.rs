@@ -226,8 +226,8 @@ fn allocate_pm(
     mut staged: Staged<'_>,
 ) -> Attempt<FileBlock> {
     let (ino, first, count) = (inode.ino, gap.first, gap.count());
-    if store.persistent.map().missing_nodes(&inode.map(), first, count as usize)? > 0 {
-        return Err(Need::MapNodes { ino, first, count }.into());
+    if store.persistent.map().missing_room(&inode.map(), first, count as usize)?.is_some() {
+        return Err(Need::MapRoom { ino, first, count }.into());
     }
     let mut mappings: SmallVec<[Option<Mapping>; 16]> = SmallVec::new();
     for index in 0..count {
@@ -235,7 +235,7 @@ fn allocate_pm(
         staged.own(block, Owner::File { ino, block: first.plus(index), unwritten: true });
         mappings.push(Some(Mapping { block, unwritten: true }));
     }
-    store.persistent.map().set(&mut staged.tx, &inode.map(), first, &mappings)?;
+    staged.change_map(inode, first, mappings);
     finish_change(store, reservation, inode, inode.slot, staged)?;
     Ok(gap.end)
 }

@@ -96,7 +96,7 @@ fn try_read(store: &Store, op: &mut Op, ino: Ino, offset: u64, into: &mut [u8]) 
         let run = ((end.0 - at.0) as usize).min(RUN);
         let mut mappings: SmallVec<[Option<Mapping>; RUN]> = SmallVec::new();
         mappings.resize(run, None);
-        store.persistent.map().lookup_run(None, &inode.map(), at, &mut mappings)?;
+        store.persistent.map().lookup_run(&inode.map(), at, &mut mappings)?;
         read_run(store, op, &inode, offset, into, (at, end), &mappings, &intents)?;
         at = at.plus(run as u64);
     }
@@ -124,7 +124,7 @@ fn read_one(
     if inode.slot.has(flag::HAS_INTENT) || inode.pending.is_some() {
         return Ok(None);
     }
-    match store.persistent.map().lookup(None, &inode.map(), block)? {
+    match store.persistent.map().lookup(&inode.map(), block)? {
         Some(mapping) if !mapping.unwritten && lines_of(store, inode.ino, block, mapping)?.is_full() => {
             if let Some(tick) = store.steering.stamp() {
                 store.persistent.blocks().descriptor(mapping.block).touch_read(tick);

@@ -186,7 +186,7 @@ fn skip_mapped(
     while *at < end && *left > 0 {
         let mut run = [None; MAPPED_RUN as usize];
         let run = &mut run[..(end.0 - at.0).min(MAPPED_RUN) as usize];
-        store.persistent.map().lookup_run(None, &inode.map(), *at, run)?;
+        store.persistent.map().lookup_run(&inode.map(), *at, run)?;
         *left = left.saturating_sub(run.len());
         for mapping in run {
             let Some(mapping) = mapping.filter(|mapping| !mapping.unwritten) else { return Ok(()) };

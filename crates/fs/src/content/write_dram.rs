@@ -210,7 +210,7 @@ fn medium_page(store: &Store, op: &mut Op, inode: &Inode, block: FileBlock) -> A
     if valid == 0 || gone {
         return Ok(page);
     }
-    match store.persistent.map().lookup(None, &inode.map(), block)? {
+    match store.persistent.map().lookup(&inode.map(), block)? {
         Some(mapping) if mapping.unwritten => {}
         Some(mapping) => {
             let (until, pm) = (block.plus(1), mapping.block);

@@ -16,8 +16,9 @@ use terrace_runtime::interleave;
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_store::attempt::run::run_attempts;
 use terrace_store::change::finish::finish_change;
+use terrace_store::change::record_room::{atomic_blocks, record_of};
 use terrace_store::change::stage_block::stage;
-use terrace_store::change::staged::{CHECKED_BYTES, Staged, atomic_blocks, kill_set_id, record_of};
+use terrace_store::change::staged::{CHECKED_BYTES, Staged, kill_set_id};
 use terrace_store::change::tail::stage_tail_zeros;
 use terrace_store::error::{FsError, FsResult, final_no_space};
 use terrace_store::inode::capability::expect_no_capability;
@@ -85,7 +86,7 @@ fn write_piece(
     flags: WriteFlags,
 ) -> FsResult<bool> {
     let blocks = segment.blocks().count() as usize;
-    let record = record_of(blocks).max(SMALL_RECORD);
+    let record = record_of(store, blocks).max(SMALL_RECORD);
     let mut first_seen = None;
     run_attempts(store, op, record, |reservation, op| {
         let overwrites = op.purpose == Purpose::Overwrite;
@@ -127,7 +128,7 @@ fn blocks_to_claim(store: &Store, ino: Ino, range: BlockRange) -> Attempt<usize>
     let _guard = store.inodes.locks().read(ino);
     let inode = load_regular(store, ino)?;
     let mut mappings: SmallVec<[Option<Mapping>; 8]> = SmallVec::from_elem(None, range.count() as usize);
-    store.persistent.map().lookup_run(None, &inode.map(), range.first, &mut mappings)?;
+    store.persistent.map().lookup_run(&inode.map(), range.first, &mut mappings)?;
     let stays = |mapping: &Mapping| mapping.unwritten || store.mode.data_ordered;
     Ok(mappings.iter().filter(|mapping| !mapping.as_ref().is_some_and(stays)).count())
 }

@@ -9,6 +9,7 @@ use terrace_format::inode::flag;
 use terrace_format::table::{DataChecksum, Owner};
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino, PmBlock};
 use terrace_map::Mapping;
+use terrace_map::file_map::{Exchange, MapGuard};
 use terrace_placement::Home;
 use terrace_store::change::give_back::give_back_unless_named;
 use terrace_store::change::staged::kill_set_id;
@@ -76,7 +77,7 @@ pub(crate) fn write_whole_block(
     }
     let new = claim.take().ok_or(FsError::Engine(NoSpace::Pm.into()))?;
     let mut tx = Tx::new();
-    let old = match stage_whole_block(store, &mut tx, &inode, block, new) {
+    let (old, map_guard) = match stage_whole_block(store, &mut tx, &inode, block, new) {
         Ok(Some(staged)) => staged,
         other => {
             claim.give_back_all();
@@ -111,6 +112,7 @@ pub(crate) fn write_whole_block(
         }
     }
     let lsn = open.commit(&tx).inspect_err(|_| give_back_unless_named(store, keep_old))?;
+    drop(map_guard);
     if let Some(old) = old {
         store.persistent.blocks().freed(lsn, &[old]);
     }
@@ -130,20 +132,21 @@ pub(crate) fn write_whole_block(
 /// concerns more than the block itself: an intent, a cold block that becomes shadowed, a tail of an old last
 /// block to clear, or a map node to add.
 #[inline]
-fn stage_whole_block(
-    store: &Store,
+fn stage_whole_block<'s>(
+    store: &'s Store,
     tx: &mut Tx,
     inode: &Inode,
     block: FileBlock,
     new: PmBlock,
-) -> FsResult<Option<Option<PmBlock>>> {
+) -> FsResult<Option<(Option<PmBlock>, MapGuard<'s>)>> {
     let size = inode.size();
     // Also over a preallocated block past the end (S5).
     let clears_tail = !size.is_multiple_of(BLOCK_SIZE) && block.0 > size / BLOCK_SIZE;
     if inode.slot.has(flag::HAS_INTENT) || clears_tail {
         return Ok(None);
     }
-    let Some(old) = store.persistent.map().exchange(tx, &inode.map(), block, Mapping::written(new))? else {
+    let exchanged = store.persistent.map().exchange(tx, &inode.map(), block, Mapping::written(new))?;
+    let Some(Exchange { old, guard }) = exchanged else {
         return Ok(None);
     };
     if old.is_none() && inode.slot.has(flag::HAS_COLD) {
@@ -154,7 +157,7 @@ fn stage_whole_block(
         check_owner(store, inode, block, old)?;
         store.persistent.blocks().quarantine_for(old, new);
     }
-    Ok(Some(old))
+    Ok(Some((old, guard)))
 }
 
 /// The rest of the transaction: size, times and owners.

@@ -3,8 +3,8 @@
 
 use crate::names::lookup::queue_if_orphan;
 use crate::names::setattr::setattr;
-use terrace_format::Ino;
 use terrace_format::inode::flag;
+use terrace_format::{FileBlock, Ino};
 use terrace_store::attempt::with_pages::reading;
 use terrace_store::error::{FsError, FsResult};
 use terrace_store::inode::slot::{load_to_read, next_mapped};
@@ -89,13 +89,19 @@ fn preferred(store: &Store, inode: &Inode, has_cold: bool) -> FsResult<Prefer> {
     Ok(Prefer::CachedWithinBudget { blocks, at_any_cost })
 }
 
-/// Whether no block of the file lies in PM or is dirty.
+/// Blocks at the begin of a file that tell whether it lies below PM.
+const LOOKED_AT: u64 = 64;
+
+/// Whether none of the first blocks of the file lies in PM, or none at all, and no block is dirty.
 fn mostly_cold(store: &Store, inode: &Inode) -> FsResult<bool> {
     if inode.pending.is_some() {
         return Ok(false);
     }
-    let end = terrace_format::FileBlock(inode.size().div_ceil(terrace_format::BLOCK_SIZE));
-    Ok(next_mapped(store, inode, terrace_format::FileBlock(0), end)?.is_none())
+    if store.persistent.map().is_empty(inode.ino, &inode.slot) {
+        return Ok(true);
+    }
+    let end = FileBlock(inode.size().div_ceil(terrace_format::BLOCK_SIZE).min(LOOKED_AT));
+    Ok(next_mapped(store, inode, FileBlock(0), end)?.is_none())
 }
 
 /// Closes.

@@ -90,7 +90,7 @@ pub(crate) fn drop_link(
         staged.commit(reservation)?;
         return Ok(());
     }
-    if is_bare(store, &slot) && !store.inodes.open_files().is_referenced(inode.ino) {
+    if is_bare(store, inode.ino, &slot) && !store.inodes.open_files().is_referenced(inode.ino) {
         begin_free(store, inode.ino);
         log_freed_slot(&mut staged, inode);
         let freed = staged.commit(reservation);

@@ -167,7 +167,7 @@ fn reclaim_piece(
     let keys = match piece.complete && piece.is_empty() {
         true => {
             // A crash between node transactions can leave empty map nodes.
-            stage_prune(store, inode, WHOLE_FILE, &mut staged)?
+            stage_prune(store, inode, WHOLE_FILE, reservation.bytes() / 2, &mut staged)?
                 || stage_key_removal(store, inode, &mut shards, &mut staged)?
         }
         false => true,
@@ -218,9 +218,7 @@ fn stage_key_removal(
 }
 
 /// True when an inode has nothing but its slot, so that it can be freed at once.
-pub(crate) fn is_bare(_store: &Store, slot: &InodeSlot) -> bool {
+pub(crate) fn is_bare(store: &Store, ino: Ino, slot: &InodeSlot) -> bool {
     let keys = flag::HAS_XATTR | flag::HAS_COLD | flag::HAS_INTENT | flag::HAS_SYMLINK;
-    slot.flags.get() & keys == 0
-        && slot.root.get() == 0
-        && slot.direct.iter().all(|pointer| pointer.get() == 0)
+    slot.flags.get() & keys == 0 && store.persistent.map().is_empty(ino, slot)
 }

@@ -6,6 +6,7 @@
 
 use crate::write_back::group_pages::{Group, Placed};
 use smallvec::SmallVec;
+use std::iter::repeat_n;
 use terrace_cache::Installed;
 use terrace_catalog::DeviceRun;
 use terrace_format::inode::flag;
@@ -17,7 +18,6 @@ use terrace_store::change::cold::stage_cold_extents;
 use terrace_store::change::dirty::settle;
 use terrace_store::change::give_back::give_back_unless_named;
 use terrace_store::change::new_extent::{NewExtent, adjoins};
-use terrace_store::change::prune::stage_prune;
 use terrace_store::change::shards::lock_shards;
 use terrace_store::change::staged::Staged;
 use terrace_store::change::tail::stage_raised;
@@ -211,7 +211,7 @@ fn unmap_written(
     let below = |block: u64| old.iter().any(|extent| extent.first.0 <= block && block < extent.end().0);
     let count = range.count() as usize;
     let mut mappings: SmallVec<[Option<Mapping>; 32]> = SmallVec::from_elem(None, count);
-    store.persistent.map().lookup_run(None, &inode.map(), range.first, &mut mappings)?;
+    store.persistent.map().lookup_run(&inode.map(), range.first, &mut mappings)?;
     let mut index = 0;
     for run in mappings.chunk_by(|a, b| a.is_some() == b.is_some()) {
         let first = range.first.plus(index as u64);
@@ -225,9 +225,7 @@ fn unmap_written(
             check_owner(store, inode, block, mapping.block)?;
             staged.release(mapping.block);
         }
-        let none: SmallVec<[Option<Mapping>; 32]> = SmallVec::from_elem(None, run.len());
-        store.persistent.map().set(&mut staged.tx, &inode.map(), first, &none)?;
-        stage_prune(store, inode, BlockRange::new(first, first.plus(run.len() as u64)), staged)?;
+        staged.change_map(inode, first, repeat_n(None, run.len()));
     }
     Ok(())
 }

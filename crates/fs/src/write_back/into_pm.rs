@@ -15,7 +15,8 @@ use terrace_store::attempt::run::run_attempts;
 use terrace_store::change::dirty::placed;
 use terrace_store::change::finish::settle_absorbed;
 use terrace_store::change::merge::merge_dirty;
-use terrace_store::change::staged::{Staged, atomic_blocks, record_of};
+use terrace_store::change::record_room::{atomic_blocks, record_of};
+use terrace_store::change::staged::Staged;
 use terrace_store::change::tail::stage_raised;
 use terrace_store::error::{FsError, FsResult};
 use terrace_store::inode::slot::{load, log_slot};
@@ -51,7 +52,7 @@ pub fn absorb(store: &Store, ino: Ino, blocks: &[FileBlock], wait: Wait) -> FsRe
 /// pages between them filled the transaction.
 fn absorb_some(store: &Store, ino: Ino, blocks: &[FileBlock], wait: Wait) -> FsResult<usize> {
     let mut op = Op::new(wait);
-    run_attempts(store, &mut op, record_of(blocks.len()).max(SMALL_RECORD), |reservation, op| {
+    run_attempts(store, &mut op, record_of(store, blocks.len()).max(SMALL_RECORD), |reservation, op| {
         let (claim, count) = claim_some(store, op, (blocks.len() >> op.piece_halvings).max(1))?;
         let _guard = store.inodes.locks().write(ino);
         let inode = match load(store, ino) {
@@ -114,11 +115,11 @@ fn stage_absorbed(store: &Store, inode: &Inode, pages: &[DirtyPage], staged: &mu
     let Some(first) = pages.first().map(|page| page.key.block) else { return Ok(()) };
     let range = BlockRange::new(first, first.plus(pages.len() as u64));
     refuse_intents(store, inode, range)?;
-    if store.persistent.map().missing_nodes(&inode.map(), first, pages.len())? > 0 {
-        return Err(Need::MapNodes { ino: inode.ino, first, count: range.count() }.into());
+    if store.persistent.map().missing_room(&inode.map(), first, pages.len())?.is_some() {
+        return Err(Need::MapRoom { ino: inode.ino, first, count: range.count() }.into());
     }
     let mut mappings: SmallVec<[Option<Mapping>; 8]> = SmallVec::from_elem(None, pages.len());
-    store.persistent.map().lookup_run(None, &inode.map(), first, &mut mappings)?;
+    store.persistent.map().lookup_run(&inode.map(), first, &mut mappings)?;
     let placed = placed(store, inode, range)?;
     for ((page, mapping), placed) in pages.iter().zip(&mut mappings).zip(placed) {
         if !placed {
@@ -128,6 +129,6 @@ fn stage_absorbed(store: &Store, inode: &Inode, pages: &[DirtyPage], staged: &mu
         staged.absorb(page);
         *mapping = Some(merge_dirty(store, inode, page, *mapping, (0, &[]), inode.size(), staged)?);
     }
-    store.persistent.map().set(&mut staged.tx, &inode.map(), first, &mappings)?;
+    staged.change_map(inode, first, mappings);
     Ok(())
 }

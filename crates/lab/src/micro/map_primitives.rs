@@ -7,6 +7,7 @@ use std::sync::Arc;
 use terrace_bench::failure::Outcome;
 use terrace_blocks::{BlockPool, Purpose};
 use terrace_format::{FileBlock, Geometry, Ino, PmBlock};
+use terrace_map::file_map::{Freed, MapChange};
 use terrace_map::{FileMap, InodeFileMap, MapInode, Mapping, RadixTree};
 use terrace_media::PmMedium;
 use terrace_runtime::{Clock, SystemClock};
@@ -39,24 +40,33 @@ fn commit(wal: &Wal, tx: &Tx) -> Result<()> {
     wal.commit(reservation, tx).map(drop)
 }
 
+/// Maps consecutive blocks, as a change.
+fn set(
+    map: &dyn FileMap,
+    tx: &mut Tx,
+    inode: &MapInode,
+    first: FileBlock,
+    mappings: impl IntoIterator<Item = Option<Mapping>>,
+) -> Result<()> {
+    let change = MapChange { inode: *inode, first, mappings: mappings.into_iter().collect() };
+    map.change(tx, &[change], 0, &mut Freed::new()).map(drop)
+}
+
 fn build(wal: &Wal, map: &dyn FileMap, blocks: &BlockPool, inode: &MapInode) -> Result<()> {
     loop {
         let all = FILE_BLOCKS as usize;
-        let missing = map.missing_nodes(inode, FileBlock(0), all)?;
-        if missing == 0 {
-            break;
-        }
-        let mut claim = blocks.claim(missing.min(50), Purpose::User)?;
+        let Some(room) = map.missing_room(inode, FileBlock(0), all)? else { break };
+        let mut claim = blocks.claim(room.pages.min(50), Purpose::User)?;
         let mut tx = Tx::new();
-        map.add_nodes(&mut tx, inode, FileBlock(0), all, &mut claim)?;
+        map.make_room(&mut tx, inode, FileBlock(0), all, &mut claim)?;
         commit(wal, &tx)?;
     }
     let first = blocks.first_block().0;
     for start in (0..FILE_BLOCKS).step_by(256) {
         let numbers = (start..start + 256).map(|b| PmBlock(first + b % 10_000));
-        let mappings: Vec<_> = numbers.map(|block| Some(Mapping::written(block))).collect();
+        let mappings = numbers.map(|block| Some(Mapping::written(block)));
         let mut tx = Tx::new();
-        map.set(&mut tx, inode, FileBlock(start), &mappings)?;
+        set(map, &mut tx, inode, FileBlock(start), mappings)?;
         commit(wal, &tx)?;
     }
     Ok(())
@@ -80,12 +90,12 @@ pub(super) fn run(args: &[String]) -> Outcome<()> {
     row("set of 1, random, without commit", 1 << 18, |call| {
         tx.clear();
         let new = [Some(Mapping::written(PmBlock(number + (call * 7) % 9_999)))];
-        map.set(&mut tx, inode, scattered(call), &new)
+        set(map, &mut tx, inode, scattered(call), new)
     })?;
     row("set of 1, random, with commit", 1 << 18, |call| {
         tx.clear();
         let new = [Some(Mapping::written(PmBlock(number + (call * 11) % 9_998)))];
-        map.set(&mut tx, inode, scattered(call), &new)?;
+        set(map, &mut tx, inode, scattered(call), new)?;
         commit(&wal, &tx)
     })?;
     let pages = InodeFileMap::new(Arc::clone(&blocks));
@@ -103,27 +113,29 @@ pub(super) fn run(args: &[String]) -> Outcome<()> {
 
 fn look_ups(map: &dyn FileMap, inode: &MapInode) -> Result<()> {
     row("lookup, random", 1 << 20, |call| {
-        black_box(map.lookup(None, inode, scattered(call))?);
+        black_box(map.lookup(inode, scattered(call))?);
         Ok(())
     })?;
     row("lookup, direct pointer", 1 << 20, |call| {
-        black_box(map.lookup(None, inode, FileBlock(call % 8))?);
+        black_box(map.lookup(inode, FileBlock(call % 8))?);
         Ok(())
     })?;
     for count in [1, 16, 256] {
         let mut out = vec![None; count];
         row(&format!("lookup_run of {count}, random"), 1 << 18, |call| {
-            map.lookup_run(None, inode, scattered(call), &mut out)?;
+            map.lookup_run(inode, scattered(call), &mut out)?;
             black_box(&out);
             Ok(())
         })?;
     }
-    row("next_mapped, random, hit at once", 1 << 18, |call| {
-        black_box(map.next_mapped(inode, scattered(call), FileBlock(u64::MAX))?);
+    let mut found = Vec::new();
+    row("mapped, random, the first one", 1 << 18, |call| {
+        found.clear();
+        black_box(map.mapped(inode, scattered(call), FileBlock(u64::MAX), 1, &mut found)?);
         Ok(())
     })?;
-    row("missing_nodes, one block, random", 1 << 20, |call| {
-        black_box(map.missing_nodes(inode, scattered(call), 1)?);
+    row("missing_room, one block, random", 1 << 20, |call| {
+        black_box(map.missing_room(inode, scattered(call), 1)?);
         Ok(())
     })?;
     Ok(())

@@ -1,7 +1,7 @@
 //! Damaged maps: every operation ends, with an answer or `Corrupt`, and nothing panics (I11).
 
 use crate::model::{range, step};
-use crate::modelled_map::{INODES, ModelledMap, image};
+use crate::modelled_map::{INODES, ModelledMap, image, next_mapped, set};
 use crate::{Row, for_each_map};
 use rand::Rng;
 use std::sync::Arc;
@@ -57,20 +57,21 @@ fn touch_everything(maps: &mut ModelledMap) {
         let (ino, first, count) = range(maps);
         let inode = maps.inode(ino);
         let mut seen = vec![None; count];
-        tolerated(maps.map.lookup(None, &inode, FileBlock(first)));
-        tolerated(maps.map.lookup_run(None, &inode, FileBlock(first), &mut seen));
-        tolerated(maps.map.next_mapped(&inode, FileBlock(first), FileBlock(u64::MAX)));
-        tolerated(maps.map.missing_nodes(&inode, FileBlock(first), 1 << 33));
-        tolerated(maps.map.visit_nodes(&inode, &mut |_, _| {}));
+        tolerated(maps.map.lookup(&inode, FileBlock(first)));
+        tolerated(maps.map.lookup_run(&inode, FileBlock(first), &mut seen));
+        tolerated(next_mapped(&*maps.map, &inode, first, u64::MAX));
+        tolerated(maps.map.mapped(&inode, FileBlock(first), FileBlock(u64::MAX), 500, &mut Vec::new()));
+        tolerated(maps.map.missing_room(&inode, FileBlock(first), 1 << 33));
+        tolerated(maps.map.visit_pages(&inode, &mut |_, _| {}));
         let mut tx = Tx::new();
         let new = vec![Some(Mapping::written(PmBlock(60))); count];
-        tolerated(maps.map.set(&mut tx, &inode, FileBlock(first), &new));
+        tolerated(set(&*maps.map, &mut tx, &inode, first, &new));
         let mut claim = maps.blocks.claim(5, Purpose::Reclaim).unwrap();
         let mut tx = Tx::new();
-        tolerated(maps.map.add_nodes(&mut tx, &inode, FileBlock(first), count, &mut claim));
+        tolerated(maps.map.make_room(&mut tx, &inode, FileBlock(first), count, &mut claim));
         claim.give_back_all();
-        let (mut tx, mut freed) = (Tx::new(), Default::default());
-        tolerated(maps.map.prune(&mut tx, &inode, FileBlock(0), 1 << 33, &mut freed));
+        let (mut tx, mut freed, limit) = (Tx::new(), Default::default(), 400);
+        tolerated(maps.map.prune(&mut tx, &inode, (FileBlock(0), 1 << 33), limit, &mut freed));
         freed.iter().for_each(|block| maps.blocks.keep(*block));
     }
 }
@@ -113,7 +114,7 @@ fn operations_over_a_damaged_map_free_no_block_twice() {
             for first in [0, 600, 1 << 18, 1 << 27, 1 << 31] {
                 let mut tx = Tx::new();
                 let inode = maps.inode(ino);
-                maps.map.set(&mut tx, &inode, FileBlock(first), &[None; 40]).unwrap();
+                set(&*maps.map, &mut tx, &inode, first, &[None; 40]).unwrap();
                 let reservation = maps.wal.reserve(tx.record_size()).unwrap();
                 maps.wal.commit(reservation, &tx).unwrap();
             }
@@ -127,8 +128,8 @@ fn operations_over_a_damaged_map_free_no_block_twice() {
         for ino in 1..=INODES {
             let inode = maps.inode(ino);
             for _ in 0..4 {
-                let (mut tx, mut freed) = (Tx::new(), Default::default());
-                let done = maps.map.prune(&mut tx, &inode, FileBlock(0), 1 << 33, &mut freed);
+                let (mut tx, mut freed, limit) = (Tx::new(), Default::default(), maps.wal.max_record());
+                let done = maps.map.prune(&mut tx, &inode, (FileBlock(0), 1 << 33), limit, &mut freed);
                 let distinct: std::collections::BTreeSet<_> = freed.iter().collect();
                 assert_eq!(distinct.len(), freed.len(), "freed twice");
                 tolerated(done.clone());
@@ -154,13 +155,13 @@ fn damaged_radix_words_are_named_in_the_error() {
         other => panic!("{site}: {other:?}"),
     };
     let lookup = |maps: &ModelledMap, block| {
-        let found = maps.map.lookup(None, &maps.inode(1), FileBlock(block));
+        let found = maps.map.lookup(&maps.inode(1), FileBlock(block));
         found.map(|_| ())
     };
     let top = |maps: &ModelledMap| {
         let mut nodes = Vec::new();
         let mut visit = |block, level| nodes.push((block, level));
-        maps.map.visit_nodes(&maps.inode(1), &mut visit).unwrap();
+        maps.map.visit_pages(&maps.inode(1), &mut visit).unwrap();
         nodes
     };
     // root word
@@ -168,7 +169,7 @@ fn damaged_radix_words_are_named_in_the_error() {
         let maps = populated(row, 0);
         poke(&maps, maps.inode(1).slot.plus(InodeSlot::ROOT), word);
         corrupt(lookup(&maps, 600), "radix root word");
-        corrupt(maps.map.visit_nodes(&maps.inode(1), &mut |_, _| {}), "radix root word");
+        corrupt(maps.map.visit_pages(&maps.inode(1), &mut |_, _| {}), "radix root word");
     }
     // direct pointer, inner entry, leaf entry
     let maps = populated(row, 0);
@@ -185,15 +186,15 @@ fn damaged_radix_words_are_named_in_the_error() {
     let maps = populated(row, 0);
     let root = top(&maps)[0].0;
     (0..512).for_each(|index| poke(&maps, root.offset().plus(8 * index), root.0));
-    corrupt(maps.map.visit_nodes(&maps.inode(1), &mut |_, _| {}), "radix node");
+    corrupt(maps.map.visit_pages(&maps.inode(1), &mut |_, _| {}), "radix node");
     // an inner entry that names somebody's data: read as it is, but never changed or freed
     let maps = populated(row, 0);
-    let data = maps.map.lookup(None, &maps.inode(2), FileBlock(600)).unwrap().unwrap().block;
+    let data = maps.map.lookup(&maps.inode(2), FileBlock(600)).unwrap().unwrap().block;
     let (parent, _) = *top(&maps).iter().find(|(_, level)| *level == 1).unwrap();
     poke(&maps, parent.offset().plus(8), data.0);
     let mut tx = Tx::new();
     let some = [Some(Mapping::written(PmBlock(60)))];
-    let done = maps.map.set(&mut tx, &maps.inode(1), FileBlock(600), &some);
+    let done = set(&*maps.map, &mut tx, &maps.inode(1), 600, &some);
     corrupt(done, "owner of radix node");
     assert!(tx.is_empty());
 }

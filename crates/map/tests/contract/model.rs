@@ -1,6 +1,6 @@
 //! Random operations against a map in memory.
 
-use crate::modelled_map::{INODES, ModelledMap, image};
+use crate::modelled_map::{INODES, ModelledMap, image, next_mapped};
 use crate::{Row, for_each_map};
 use rand::Rng;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub fn step(maps: &mut ModelledMap) -> terrace_wal::Result<()> {
             maps.put(ino, first, count, unwritten)
         }
         4 => maps.flip(ino, first, count),
-        5 => maps.ensure_nodes(ino, first, count),
+        5 => maps.ensure_room(ino, first, count),
         6 => maps.prune_all(ino),
         7 => maps.clear(ino, first, count, 0.5),
         _ => maps.clear(ino, first.saturating_sub(30), count + 30, 1.0),
@@ -42,11 +42,11 @@ fn compare(maps: &mut ModelledMap) {
     let (ino, first, count) = range(maps);
     let (inode, model) = (maps.inode(ino), &maps.model);
     let mut seen = vec![None; count + 20];
-    maps.map.lookup_run(None, &inode, FileBlock(first), &mut seen).unwrap();
+    maps.map.lookup_run(&inode, FileBlock(first), &mut seen).unwrap();
     for (block, seen) in (first..).zip(seen) {
         let expected = model.get(&(ino, block)).copied();
         assert_eq!(seen, expected, "lookup_run at {block} of {ino}");
-        let single = maps.map.lookup(None, &inode, FileBlock(block)).unwrap();
+        let single = maps.map.lookup(&inode, FileBlock(block)).unwrap();
         assert_eq!(single, expected, "lookup at {block} of {ino}");
     }
     let to = first + maps.rng.random_range(0..2000) * maps.rng.random_range(0u64..100_000);
@@ -54,7 +54,7 @@ fn compare(maps: &mut ModelledMap) {
         .range((ino, first)..(ino, to))
         .next()
         .map(|((_, block), mapping)| (FileBlock(*block), *mapping));
-    let found = maps.map.next_mapped(&inode, FileBlock(first), FileBlock(to)).unwrap();
+    let found = next_mapped(&*maps.map, &inode, first, to).unwrap();
     assert_eq!(found, expected, "next_mapped {first}..{to} of {ino}");
 }
 

@@ -7,17 +7,75 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use terrace_blocks::{BlockPool, Claim, Purpose};
 use terrace_format::address::MAX_FILE_BLOCK;
+use terrace_format::inode::InodeSlot;
 use terrace_format::table::{Owner, PageKind};
 use terrace_format::{FileBlock, Geometry, Ino, PmBlock};
+use terrace_map::file_map::{Freed, MapChange, Room};
 use terrace_map::{FileMap, MapInode, Mapping};
 use terrace_media::PmMedium;
 use terrace_runtime::sync::Mutex;
 use terrace_wal::{Error, NoSpace, Tx, Wal};
+use zerocopy::{FromZeros, IntoBytes};
 
 pub const UUID: [u8; 16] = [7; 16];
 pub const INODES: u64 = 3;
 /// Words that look like block numbers, so that a node that was not zeroed is noticed.
 const GARBAGE: u64 = 100;
+
+/// Bytes of a new page of a map in a record, at most.
+pub const PAGE_RECORD_BYTES: usize = 24 + 2 * 16;
+
+/// The changes of an operation as callers make them: new mappings as a whole, removals run by run.
+fn changes(inode: &MapInode, first: u64, old: &[Option<Mapping>], new: &[Option<Mapping>]) -> Vec<MapChange> {
+    let change = |at: usize, mappings: &[Option<Mapping>]| MapChange {
+        inode: *inode,
+        first: FileBlock(first + at as u64),
+        mappings: mappings.into(),
+    };
+    if new.iter().zip(old).any(|(new, old)| new.is_some() && new != old) {
+        return vec![change(0, new)];
+    }
+    let mut at = 0;
+    let mut runs = Vec::new();
+    for run in new.chunk_by(|a, b| a.is_some() == b.is_some()) {
+        if run[0].is_none() {
+            runs.push(change(at, run));
+        }
+        at += run.len();
+    }
+    runs
+}
+
+/// Sets mappings without freeing a page.
+pub fn set(
+    map: &dyn FileMap,
+    tx: &mut Tx,
+    inode: &MapInode,
+    first: u64,
+    mappings: &[Option<Mapping>],
+) -> terrace_wal::Result<()> {
+    let change = MapChange { inode: *inode, first: FileBlock(first), mappings: mappings.into() };
+    let mut freed = Freed::new();
+    drop(map.change(tx, &[change], 0, &mut freed)?);
+    assert!(freed.is_empty(), "pages are freed in a record without room");
+    Ok(())
+}
+
+/// The first mapped block of a range.
+pub fn next_mapped(
+    map: &dyn FileMap,
+    inode: &MapInode,
+    from: u64,
+    to: u64,
+) -> terrace_wal::Result<Option<(FileBlock, Mapping)>> {
+    let (mut found, mut next) = (Vec::new(), Some(FileBlock(from)));
+    while let Some(at) = next
+        && found.is_empty()
+    {
+        next = map.mapped(inode, at, FileBlock(to), 1, &mut found)?;
+    }
+    Ok(found.pop())
+}
 
 pub type Model = BTreeMap<(u64, u64), Mapping>;
 
@@ -84,6 +142,12 @@ impl ModelledMap {
         }
     }
 
+    pub fn slot(&self, ino: u64) -> InodeSlot {
+        let mut slot = InodeSlot::new_zeroed();
+        self.pm.read(self.inode(ino).slot, slot.as_mut_bytes()).unwrap();
+        slot
+    }
+
     pub fn inode(&self, ino: u64) -> MapInode {
         inode(self.wal.geometry(), ino)
     }
@@ -102,25 +166,32 @@ impl ModelledMap {
         self.freeing(|| self.blocks.claim(count, Purpose::Reclaim))
     }
 
-    /// Adds the nodes a range needs, few at a time.
-    pub fn ensure_nodes(&mut self, ino: u64, first: u64, count: usize) -> terrace_wal::Result<()> {
+    /// Pages that a range lacks.
+    pub fn missing(&self, ino: u64, first: u64, count: usize) -> usize {
+        let room = self.map.missing_room(&self.inode(ino), FileBlock(first), count).unwrap();
+        room.map_or(0, |room| room.pages)
+    }
+
+    /// Makes the room a range needs, few pages at a time.
+    pub fn ensure_room(&mut self, ino: u64, first: u64, count: usize) -> terrace_wal::Result<()> {
         let (inode, first) = (self.inode(ino), FileBlock(first));
-        let before = self.map.missing_nodes(&inode, first, count)?;
+        let pages = |room: Option<Room>| room.map_or(0, |room| room.pages);
+        let before = pages(self.map.missing_room(&inode, first, count)?);
         let mut added = 0;
         loop {
-            let missing = self.map.missing_nodes(&inode, first, count)?;
-            assert_eq!(missing, before - added, "missing nodes do not add up");
-            if missing == 0 {
+            let Some(room) = self.map.missing_room(&inode, first, count)? else {
+                assert_eq!(added, before, "missing pages do not add up");
                 return Ok(());
-            }
-            let most = missing.min((self.wal.max_record() - 64) / self.map.node_record_bytes(1));
+            };
+            assert_eq!(room.pages, before - added, "missing pages do not add up");
+            let most = room.pages.min((self.wal.max_record() - 64) / PAGE_RECORD_BYTES);
             let held = self.rng.random_range(1..=most);
-            let room = 32 + self.map.node_record_bytes(held);
+            let room = 32 + PAGE_RECORD_BYTES * held;
             let give_up = self.rng.random_bool(0.1);
             let reservation = self.wal.reserve(room)?;
             let mut claim = self.claim_nodes(held)?;
             let mut tx = Tx::new();
-            let now = match self.map.add_nodes(&mut tx, &inode, first, count, &mut claim) {
+            let now = match self.map.make_room(&mut tx, &inode, first, count, &mut claim) {
                 Ok(now) => now,
                 Err(error) => {
                     claim.give_back_all();
@@ -141,10 +212,9 @@ impl ModelledMap {
 
     /// Maps new blocks to a range.
     pub fn put(&mut self, ino: u64, first: u64, count: usize, unwritten: bool) -> terrace_wal::Result<()> {
-        self.ensure_nodes(ino, first, count)?;
-        let inode = self.inode(ino);
+        self.ensure_room(ino, first, count)?;
         let reservation = self.wal.reserve(self.wal.max_record())?;
-        let mut claim = self.freeing(|| self.map.claim(&inode, FileBlock(first), count, Purpose::Reclaim))?;
+        let mut claim = self.claim_nodes(count)?;
         let new: Vec<_> =
             (0..count).map(|_| claim.take().map(|block| Mapping { block, unwritten })).collect();
         let mut tx = Tx::new();
@@ -168,20 +238,14 @@ impl ModelledMap {
     pub fn clear(&mut self, ino: u64, first: u64, count: usize, share: f64) -> terrace_wal::Result<()> {
         let inode = self.inode(ino);
         let mut new = vec![None; count];
-        self.map.lookup_run(None, &inode, FileBlock(first), &mut new)?;
+        self.map.lookup_run(&inode, FileBlock(first), &mut new)?;
         for mapping in &mut new {
             *mapping = mapping.filter(|_| !self.rng.random_bool(share));
         }
         let reservation = self.wal.reserve(self.wal.max_record())?;
         let mut tx = Tx::new();
-        let data = self.change(&mut tx, ino, first, &new)?;
+        let freed = self.change(&mut tx, ino, first, &new)?;
         let post = self.after(ino, first, &new);
-        let mut freed = data.into_iter().collect();
-        let before = tx.record_size();
-        let next = self.map.prune(&mut tx, &inode, FileBlock(first), count, &mut freed);
-        let next = next.inspect_err(|_| freed.iter().for_each(|b| self.blocks.keep(*b)))?;
-        assert!(next.is_none() || count > 512, "a range of up to 512 blocks is pruned in one call");
-        assert!(tx.record_size() - before <= self.map.prune_record_bytes());
         self.allow(&post);
         let lsn = self.wal.commit(reservation, &tx)?;
         self.blocks.freed(lsn, &freed);
@@ -193,16 +257,17 @@ impl ModelledMap {
     pub fn flip(&mut self, ino: u64, first: u64, count: usize) -> terrace_wal::Result<()> {
         let inode = self.inode(ino);
         let mut new = vec![None; count];
-        self.map.lookup_run(None, &inode, FileBlock(first), &mut new)?;
+        self.map.lookup_run(&inode, FileBlock(first), &mut new)?;
         for mapping in new.iter_mut().flatten() {
             mapping.unwritten ^= self.rng.random_bool(0.5);
         }
         let reservation = self.wal.reserve(self.wal.max_record())?;
         let mut tx = Tx::new();
-        self.change(&mut tx, ino, first, &new)?;
+        let freed = self.change(&mut tx, ino, first, &new)?;
         let post = self.after(ino, first, &new);
         self.allow(&post);
-        self.wal.commit(reservation, &tx)?;
+        let lsn = self.wal.commit(reservation, &tx)?;
+        self.blocks.freed(lsn, &freed);
         self.committed(post);
         Ok(())
     }
@@ -212,12 +277,13 @@ impl ModelledMap {
         let inode = self.inode(ino);
         let mut at = Some(FileBlock(0));
         while let Some(first) = at {
-            let reservation = self.wal.reserve(32 + self.map.prune_record_bytes())?;
+            let limit = 32 + self.rng.random_range(4..12) * 40;
+            let reservation = self.wal.reserve(limit)?;
             let (mut tx, mut freed) = (Tx::new(), Default::default());
             let rest = (MAX_FILE_BLOCK.0 + 1 - first.0) as usize;
-            at = self.map.prune(&mut tx, &inode, first, rest, &mut freed)?;
-            assert!(freed.len() <= 8);
-            assert!(at.is_none_or(|next| next > first), "prune does not get on");
+            at = self.map.prune(&mut tx, &inode, (first, rest), limit, &mut freed)?;
+            assert!(tx.record_size() <= limit, "{} > {limit}", tx.record_size());
+            assert!(at.is_none_or(|next| next > first || !freed.is_empty()), "prune does not get on");
             let lsn = self.wal.commit(reservation, &tx)?;
             self.blocks.freed(lsn, &freed);
         }
@@ -231,25 +297,23 @@ impl ModelledMap {
         ino: u64,
         first: u64,
         new: &[Option<Mapping>],
-    ) -> terrace_wal::Result<Vec<PmBlock>> {
+    ) -> terrace_wal::Result<Freed> {
         let inode = self.inode(ino);
         let mut old = vec![None; new.len()];
-        self.map.lookup_run(None, &inode, FileBlock(first), &mut old)?;
+        self.map.lookup_run(&inode, FileBlock(first), &mut old)?;
         let before = tx.record_size();
-        self.map.set(tx, &inode, FileBlock(first), new)?;
+        let mut freed = Freed::new();
+        let changes = changes(&inode, first, &old, new);
+        let limit = self.wal.max_record().saturating_sub(48 * new.len());
+        let changed = self.map.change(tx, &changes, limit, &mut freed);
+        drop(changed.inspect_err(|_| freed.iter().for_each(|block| self.blocks.keep(*block)))?);
         let cost = tx.record_size() - before;
-        assert!(
-            cost <= self.map.set_record_bytes(new.len()),
-            "set of {} blocks took {cost} bytes",
-            new.len()
-        );
-        assert!(old != new || cost == 0, "unchanged words were logged");
+        let most = self.map.record().bytes(changes.len(), new.len()) + 40 * freed.len();
+        assert!(cost <= most, "change of {} blocks took {cost} bytes of {most}", new.len());
+        assert!(old != new || cost <= 40 * freed.len(), "unchanged words were logged");
         let mut seen = vec![None; new.len()];
-        self.map.lookup_run(Some(tx), &inode, FileBlock(first), &mut seen)?;
-        assert_eq!(seen, new, "the transaction does not see its own writes");
-        self.map.lookup_run(None, &inode, FileBlock(first), &mut seen)?;
+        self.map.lookup_run(&inode, FileBlock(first), &mut seen)?;
         assert_eq!(seen, old, "a change is visible before its commit");
-        let mut freed = Vec::new();
         for (block, (old, new)) in (first..).zip(old.iter().zip(new)) {
             if let Some(new) = new
                 && Some(new) != old.as_ref()
@@ -293,13 +357,22 @@ impl ModelledMap {
     pub fn content(&self) -> terrace_wal::Result<Model> {
         let mut content = Model::new();
         for ino in 1..=INODES {
-            let (inode, mut at) = (self.inode(ino), FileBlock(0));
+            let before = content.len();
+            let (inode, mut next) = (self.inode(ino), Some(FileBlock(0)));
             let end = FileBlock(MAX_FILE_BLOCK.0 + 1);
-            while let Some((block, mapping)) = self.map.next_mapped(&inode, at, end)? {
-                assert!(block >= at && block < end, "{block} after {at}");
-                content.insert((ino, block.0), mapping);
-                at = block.plus(1);
+            let mut most = 1;
+            while let Some(at) = next {
+                let mut found = Vec::new();
+                next = self.map.mapped(&inode, at, end, most, &mut found)?;
+                assert!(found.len() <= most && next.is_none_or(|next| next > at && next < end));
+                for (block, mapping) in found {
+                    assert!(block >= at && next.is_none_or(|next| block < next), "{block} after {at}");
+                    content.insert((ino, block.0), mapping);
+                }
+                most = most * 2 % 97 + 1;
             }
+            let is_empty = self.map.is_empty(inode.ino, &self.slot(ino));
+            assert!(!is_empty || content.len() == before, "inode {ino} has blocks");
         }
         Ok(content)
     }
@@ -315,7 +388,7 @@ impl ModelledMap {
                 let datum = ino as u32;
                 assert_eq!(self.blocks.owner(block).unwrap(), Owner::Page { kind, datum });
             };
-            self.map.visit_nodes(&self.inode(ino), &mut visit).unwrap();
+            self.map.visit_pages(&self.inode(ino), &mut visit).unwrap();
         }
         nodes
     }

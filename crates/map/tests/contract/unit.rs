@@ -1,6 +1,6 @@
 //! The cost of single calls, and their answers at the edges.
 
-use crate::modelled_map::{ModelledMap, image};
+use crate::modelled_map::{ModelledMap, PAGE_RECORD_BYTES, image, next_mapped, set};
 use crate::{Row, for_each_map};
 use std::sync::Arc;
 use terrace_blocks::Purpose;
@@ -8,6 +8,7 @@ use terrace_format::address::MAX_FILE_BLOCK;
 use terrace_format::below::Below;
 use terrace_format::table::{Owner, PageKind};
 use terrace_format::{DeviceBlock, DeviceId, FileBlock, Ino, PmBlock};
+use terrace_map::file_map::MapChange;
 use terrace_map::{InodeFileMap, MapInode, Mapping};
 use terrace_media::PmMedium;
 use terrace_media::pm::RecordedPm;
@@ -23,12 +24,12 @@ fn a_new_file_is_unmapped_and_its_first_eight_blocks_need_no_node() {
     for_each_map(0..1, |row, seed| {
         let maps = modelled(row, seed);
         let inode = maps.inode(1);
-        let all = (FileBlock(0), FileBlock(u64::MAX));
-        assert_eq!(maps.map.next_mapped(&inode, all.0, all.1).unwrap(), None);
-        assert_eq!(maps.map.lookup(None, &inode, FileBlock(u64::MAX)).unwrap(), None);
-        assert_eq!(maps.map.missing_nodes(&inode, FileBlock(0), 8).unwrap(), 0);
+        assert_eq!(next_mapped(&*maps.map, &inode, 0, u64::MAX).unwrap(), None);
+        assert_eq!(maps.map.lookup(&inode, FileBlock(u64::MAX)).unwrap(), None);
+        assert_eq!(maps.map.missing_room(&inode, FileBlock(0), 8).unwrap(), None);
+        assert!(maps.map.is_empty(inode.ino, &maps.slot(1)));
         if row.name == "radix" {
-            let missing = |first, count| maps.map.missing_nodes(&inode, FileBlock(first), count).unwrap();
+            let missing = |first, count| maps.missing(1, first, count);
             assert_eq!(missing(8, 1), 1);
             assert_eq!(missing(512, 512), 2);
             assert_eq!(missing(500, 20), 3);
@@ -45,21 +46,22 @@ fn neighbouring_words_are_one_write() {
     for_each_map(0..1, |row, seed| {
         let mut maps = modelled(row, seed);
         let inode = maps.inode(1);
-        maps.ensure_nodes(1, 512, 400).unwrap();
+        maps.ensure_room(1, 512, 400).unwrap();
         let mappings: Vec<_> = (0..400).map(|b| Some(Mapping::written(PmBlock(50 + b)))).collect();
         let mut tx = Tx::new();
         let before = tx.record_size();
-        maps.map.set(&mut tx, &inode, FileBlock(512), &mappings).unwrap();
+        set(&*maps.map, &mut tx, &inode, 512, &mappings).unwrap();
         assert_eq!(tx.record_size() - before, 8 + 8 * 400);
         let mut direct = Tx::new();
-        maps.map.set(&mut direct, &inode, FileBlock(3), &mappings[..1]).unwrap();
+        set(&*maps.map, &mut direct, &inode, 3, &mappings[..1]).unwrap();
         assert_eq!(direct.record_size() - before, 16);
         let pair = [mappings[1]; 2];
-        maps.map.set(&mut direct, &inode, FileBlock(6), &pair).unwrap();
+        set(&*maps.map, &mut direct, &inode, 6, &pair).unwrap();
         assert_eq!(direct.record_size() - before, 32);
-        let seen = maps.map.lookup(Some(&direct), &inode, FileBlock(3)).unwrap();
-        assert_eq!(seen, mappings[0]);
-        assert_eq!(maps.map.lookup(Some(&direct), &inode, FileBlock(2)).unwrap(), None);
+        let reservation = maps.wal.reserve(direct.record_size()).unwrap();
+        maps.wal.commit(reservation, &direct).unwrap();
+        assert_eq!(maps.map.lookup(&inode, FileBlock(3)).unwrap(), mappings[0]);
+        assert_eq!(maps.map.lookup(&inode, FileBlock(2)).unwrap(), None);
     });
 }
 
@@ -69,13 +71,13 @@ fn set_without_a_node_is_an_error_and_clearing_is_not() {
         let mut maps = modelled(row, seed);
         let inode = maps.inode(1);
         // as tall as a tree gets
-        maps.ensure_nodes(1, MAX_FILE_BLOCK.0, 1).unwrap();
+        maps.ensure_room(1, MAX_FILE_BLOCK.0, 1).unwrap();
         for first in [100, 1 << 20, MAX_FILE_BLOCK.0 + 1, u64::MAX - 5] {
             let mut tx = Tx::new();
-            maps.map.set(&mut tx, &inode, FileBlock(first), &[None; 100]).unwrap();
+            set(&*maps.map, &mut tx, &inode, first, &[None; 100]).unwrap();
             assert!(tx.is_empty());
             let some = [Some(Mapping::written(PmBlock(50)))];
-            let done = maps.map.set(&mut tx, &inode, FileBlock(first), &some);
+            let done = set(&*maps.map, &mut tx, &inode, first, &some);
             if first > MAX_FILE_BLOCK.0 || row.name == "radix" {
                 assert!(matches!(done, Err(Error::Corrupt(_))), "{done:?}");
             }
@@ -91,14 +93,14 @@ fn nodes_are_added_up_to_a_full_record() {
         let inode = maps.inode(2);
         let mut claim = maps.blocks.claim(300, Purpose::Reclaim).unwrap();
         let mut tx = Tx::new();
-        let added = maps.map.add_nodes(&mut tx, &inode, FileBlock(0), 250 * 512, &mut claim).unwrap();
-        let missing = maps.map.missing_nodes(&inode, FileBlock(0), 250 * 512).unwrap();
+        let added = maps.map.make_room(&mut tx, &inode, FileBlock(0), 250 * 512, &mut claim).unwrap();
+        let missing = maps.missing(2, 0, 250 * 512);
         assert!(added == missing || added > 50, "{added}");
         assert_eq!(claim.left(), 300 - added);
         assert!(tx.record_size() <= maps.wal.max_record());
         let reservation = maps.wal.reserve(tx.record_size()).unwrap();
         maps.wal.commit(reservation, &tx).unwrap();
-        let left = maps.map.missing_nodes(&inode, FileBlock(0), 250 * 512).unwrap();
+        let left = maps.missing(2, 0, 250 * 512);
         assert_eq!(left, missing - added);
         // more empty nodes than one call frees
         drop(claim);
@@ -211,7 +213,7 @@ fn an_exchange_equals_a_lookup_followed_by_a_set() {
         let mut maps = modelled(row, seed);
         let inode = maps.inode(1);
         for first in [8, 511, 1024, 1 << 18] {
-            maps.ensure_nodes(1, first, 2).unwrap();
+            maps.ensure_room(1, first, 2).unwrap();
         }
         let mut model = std::collections::BTreeMap::new();
         let blocks = [0, 1, 2, 6, 7, 8, 9, 511, 512, 513, 1024, 1025, 1 << 18, (1 << 18) + 1];
@@ -220,12 +222,12 @@ fn an_exchange_equals_a_lookup_followed_by_a_set() {
                 let unwritten = (round + number) % 2 == 0;
                 let new = Mapping { block: PmBlock(50 + 100 * round + number), unwritten };
                 let mut tx = Tx::new();
-                let old = maps.map.exchange(&mut tx, &inode, FileBlock(block), new).unwrap();
-                assert_eq!(old, Some(model.insert(block, new)), "block {block}");
+                let exchanged = maps.map.exchange(&mut tx, &inode, FileBlock(block), new).unwrap().unwrap();
+                assert_eq!(exchanged.old, model.insert(block, new), "block {block}");
                 let reservation = maps.wal.reserve(tx.record_size()).unwrap();
                 maps.wal.commit(reservation, &tx).unwrap();
                 for at in blocks {
-                    let seen = maps.map.lookup(None, &inode, FileBlock(at)).unwrap();
+                    let seen = maps.map.lookup(&inode, FileBlock(at)).unwrap();
                     assert_eq!(seen.as_ref(), model.get(&at), "block {at} after {block}");
                 }
             }
@@ -233,7 +235,7 @@ fn an_exchange_equals_a_lookup_followed_by_a_set() {
         let new = Mapping::written(PmBlock(60));
         for absent in [1536, 1 << 19, MAX_FILE_BLOCK.0, MAX_FILE_BLOCK.0 + 1] {
             let mut tx = Tx::new();
-            assert_eq!(maps.map.exchange(&mut tx, &inode, FileBlock(absent), new).unwrap(), None);
+            assert!(maps.map.exchange(&mut tx, &inode, FileBlock(absent), new).unwrap().is_none());
             assert!(tx.is_empty(), "nothing is logged without a leaf");
         }
     });
@@ -247,13 +249,12 @@ fn an_inode_at_nowhere_has_no_blocks_and_refuses_sets() {
         let inode = MapInode { ino: Ino(1), slot: MapInode::NOWHERE };
         assert!(inode.is_nowhere() && !maps.inode(1).is_nowhere());
         let mut out = [Some(Mapping::written(PmBlock(60))); 3];
-        maps.map.lookup_run(None, &inode, FileBlock(6), &mut out).unwrap();
+        maps.map.lookup_run(&inode, FileBlock(6), &mut out).unwrap();
         assert_eq!(out, [None; 3]);
-        assert_eq!(maps.map.lookup(None, &inode, FileBlock(0)).unwrap(), None);
-        let all = (FileBlock(0), FileBlock(u64::MAX));
-        assert_eq!(maps.map.next_mapped(&inode, all.0, all.1).unwrap(), None);
+        assert_eq!(maps.map.lookup(&inode, FileBlock(0)).unwrap(), None);
+        assert_eq!(next_mapped(&*maps.map, &inode, 0, u64::MAX).unwrap(), None);
         let some = [Some(Mapping::written(PmBlock(60)))];
-        assert!(maps.map.set(&mut Tx::new(), &inode, FileBlock(0), &some).is_err());
+        assert!(set(&*maps.map, &mut Tx::new(), &inode, 0, &some).is_err());
     });
 }
 
@@ -264,23 +265,21 @@ fn a_record_takes_nearly_all_of_its_reservation() {
     for_each_map(0..1, |row, seed| {
         let mut maps = modelled(row, seed);
         let inode = maps.inode(1);
-        for count in [1usize, 8, 511, 512, 513, 2000] {
-            let bytes = maps.map.set_record_bytes(count);
-            assert!(
-                bytes >= 8 * count + 16 && bytes <= 8 * count + 16 * (count / 512 + 3),
-                "{count}: {bytes}"
-            );
-        }
-        maps.ensure_nodes(1, 512, 1).unwrap();
+        // Of neighbours every other is mapped anew: no two words are one write.
+        maps.ensure_room(1, 512, 100).unwrap();
+        let other: Vec<_> =
+            (0..100).map(|b| Some(Mapping::written(PmBlock(60))).filter(|_| b % 2 == 0)).collect();
+        let mut tx = Tx::new();
+        set(&*maps.map, &mut tx, &inode, 512, &other).unwrap();
+        assert_eq!(tx.record_size(), Tx::new().record_size() + maps.map.record().bytes(1, 50));
+        maps.ensure_room(1, 512, 1).unwrap();
         // A root above the old one; there is a leaf to add as well.
-        maps.ensure_nodes(1, 1 << 17, 1).unwrap();
+        maps.ensure_room(1, 1 << 17, 1).unwrap();
         let mut claim = maps.blocks.claim(1, Purpose::Reclaim).unwrap();
         let mut tx = Tx::new();
-        assert_eq!(maps.map.add_nodes(&mut tx, &inode, FileBlock(1 << 18), 1, &mut claim).unwrap(), 1);
-        assert_eq!(tx.record_size(), Tx::new().record_size() + maps.map.node_record_bytes(1));
+        assert_eq!(maps.map.make_room(&mut tx, &inode, FileBlock(1 << 18), 1, &mut claim).unwrap(), 1);
+        assert_eq!(tx.record_size(), Tx::new().record_size() + PAGE_RECORD_BYTES);
         claim.give_back_all();
-        // The record of a pruned node has the node's owner word and the pointer of its parent.
-        assert_eq!(maps.map.prune_record_bytes(), 8 * (24 + 16));
     });
 }
 
@@ -289,7 +288,7 @@ fn a_node_is_added_when_the_record_has_just_room_for_it() {
     for_each_map(0..1, |row, seed| {
         let maps = modelled(row, seed);
         let inode = maps.inode(1);
-        let limit = maps.wal.max_record() - maps.map.node_record_bytes(1);
+        let limit = maps.wal.max_record() - PAGE_RECORD_BYTES;
         let place = maps.blocks.first_block().offset().plus(2048);
         for (size, added) in [(limit, 1), (limit + 8, 0)] {
             let mut tx = Tx::new();
@@ -302,8 +301,32 @@ fn a_node_is_added_when_the_record_has_just_room_for_it() {
             }
             assert_eq!(tx.record_size(), size);
             let mut claim = maps.blocks.claim(1, Purpose::Reclaim).unwrap();
-            assert_eq!(maps.map.add_nodes(&mut tx, &inode, FileBlock(8), 1, &mut claim).unwrap(), added);
+            assert_eq!(maps.map.make_room(&mut tx, &inode, FileBlock(8), 1, &mut claim).unwrap(), added);
             claim.give_back_all();
+        }
+    });
+}
+
+#[test]
+fn emptied_pages_are_freed_while_the_record_has_room() {
+    for_each_map(0..1, |row, seed| {
+        let mut maps = modelled(row, seed);
+        let inode = maps.inode(1);
+        let blocks = [512, 515, 600, 1024, 2000, 2001, 4096];
+        for block in blocks {
+            maps.put(1, block, 1, false).unwrap();
+        }
+        let pages = maps.nodes().len();
+        let change = |block| MapChange { inode, first: FileBlock(block), mappings: vec![None].into() };
+        // A block of the third leaf stays.
+        let removed: Vec<_> = blocks.into_iter().filter(|block| *block != 2001).map(change).collect();
+        for (limit, expected) in [(0, 0), (4096, 3)] {
+            let (mut tx, mut freed) = (Tx::new(), Default::default());
+            drop(maps.map.change(&mut tx, &removed, limit, &mut freed).unwrap());
+            freed.iter().for_each(|page| maps.blocks.keep(*page));
+            if row.name == "radix" {
+                assert_eq!((pages, freed.len()), (5, expected), "a limit of {limit} bytes");
+            }
         }
     });
 }
@@ -315,10 +338,12 @@ fn pruning_a_large_tree_goes_step_by_step() {
         let (bytes, geometry) = image(4 << 20, u64::MAX / 2);
         let mut maps = ModelledMap::open(Arc::new(RecordedPm::from_image(bytes)), geometry, row, seed);
         let inode = maps.inode(1);
-        maps.ensure_nodes(1, 512, 260 * 512).unwrap();
+        maps.ensure_room(1, 512, 260 * 512).unwrap();
         let prune = |maps: &ModelledMap, from: u64| {
             let (mut tx, mut freed) = (Tx::new(), Default::default());
-            let next = maps.map.prune(&mut tx, &inode, FileBlock(from), 1 << 20, &mut freed).unwrap();
+            let limit = Tx::new().record_size() + 8 * 40;
+            let next =
+                maps.map.prune(&mut tx, &inode, (FileBlock(from), 1 << 20), limit, &mut freed).unwrap();
             freed.iter().for_each(|block| maps.blocks.keep(*block));
             (next, freed.len())
         };
@@ -344,13 +369,15 @@ fn block_numbers_outside_the_pool_are_damage_in_leaves_and_direct_pointers() {
     for_each_map(0..1, |row, seed| {
         let mut maps = modelled(row, seed);
         let inode = maps.inode(1);
-        maps.ensure_nodes(1, 8, 1).unwrap();
+        maps.ensure_room(1, 8, 1).unwrap();
         let (first, end) = (maps.blocks.first_block().0, maps.blocks.end_block().0);
         for at in [0, 8].map(FileBlock) {
             for (block, sound) in [(first, true), (end - 1, true), (end, false), (first - 1, false)] {
                 let mut tx = Tx::new();
-                maps.map.set(&mut tx, &inode, at, &[Some(Mapping::written(PmBlock(block)))]).unwrap();
-                let seen = maps.map.lookup(Some(&tx), &inode, at);
+                set(&*maps.map, &mut tx, &inode, at.0, &[Some(Mapping::written(PmBlock(block)))]).unwrap();
+                let reservation = maps.wal.reserve(tx.record_size()).unwrap();
+                maps.wal.commit(reservation, &tx).unwrap();
+                let seen = maps.map.lookup(&inode, at);
                 assert_eq!(seen.is_ok(), sound, "{block} at {at}");
                 assert!(sound || matches!(seen, Err(Error::Corrupt(_))));
             }
@@ -363,13 +390,13 @@ fn the_next_mapped_block_is_before_the_end_of_the_range() {
     for_each_map(0..1, |row, seed| {
         let mut maps = modelled(row, seed);
         let inode = maps.inode(1);
-        maps.ensure_nodes(1, 600, 1).unwrap();
+        maps.ensure_room(1, 600, 1).unwrap();
         let mapping = Mapping::written(PmBlock(50));
         let mut tx = Tx::new();
-        maps.map.set(&mut tx, &inode, FileBlock(600), &[Some(mapping)]).unwrap();
+        set(&*maps.map, &mut tx, &inode, 600, &[Some(mapping)]).unwrap();
         let reservation = maps.wal.reserve(tx.record_size()).unwrap();
         maps.wal.commit(reservation, &tx).unwrap();
-        let next = |from, to| maps.map.next_mapped(&inode, FileBlock(from), FileBlock(to)).unwrap();
+        let next = |from, to| next_mapped(&*maps.map, &inode, from, to).unwrap();
         assert_eq!([next(9, 600), next(600, 600), next(601, u64::MAX)], [None; 3]);
         assert_eq!([next(9, 601), next(600, 601)], [Some((FileBlock(600), mapping)); 2]);
     });

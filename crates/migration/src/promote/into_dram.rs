@@ -10,13 +10,15 @@ use crate::migration::Migration;
 use crate::planner::move_group;
 use crate::promote::cursor::next_read_dominated;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
+use terrace_map::Mapping;
 use terrace_placement::decision::{ReadRule, read_rule};
 use terrace_store::error::{FsError, FsResult};
 use terrace_store::inode::load::load_regular;
-use terrace_store::inode::slot::next_mapped;
+use terrace_store::inode::slot::mapped;
 use terrace_store::moving::dram_copies::{LEAST, room_for_copies};
 use terrace_store::moving::victim::{LEAVING, Victim};
 use terrace_store::steering::read_dominated::belongs_in_dram;
+use terrace_store::types::BlockRange;
 
 /// Most blocks moved in one step.
 const PIECE: u64 = 512;
@@ -87,16 +89,11 @@ fn read_blocks(
         return Ok(None);
     }
     let end = FileBlock(inode.size().div_ceil(BLOCK_SIZE));
-    let (mut victims, mut at) = (Vec::new(), from);
-    for _ in 0..most {
-        let Some((block, mapping)) = next_mapped(&migration.store, &inode, at, end)? else {
-            return Ok(Some((victims, None)));
-        };
-        let descriptor = migration.store.persistent.blocks().descriptor(mapping.block);
-        if !mapping.unwritten && descriptor.read() > 0 {
-            victims.push(Victim { ino, block, pm: mapping.block });
-        }
-        at = block.plus(1);
-    }
-    Ok(Some((victims, Some(at))))
+    let mut found = Vec::new();
+    let next = mapped(&migration.store, &inode, BlockRange::new(from, end), most as usize, &mut found)?;
+    let was_read = |mapping: &Mapping| {
+        !mapping.unwritten && migration.store.persistent.blocks().descriptor(mapping.block).read() > 0
+    };
+    let read = found.into_iter().filter(|(_, mapping)| was_read(mapping));
+    Ok(Some((read.map(|(block, mapping)| Victim { ino, block, pm: mapping.block }).collect(), next)))
 }

@@ -8,14 +8,14 @@ use crate::requested::survey::survey;
 use terrace_format::{FileBlock, TierId};
 use terrace_fs::write_back::steps::write_back_noted;
 use terrace_store::error::{FsError, FsResult};
-use terrace_store::inode::slot::next_mapped;
+use terrace_store::inode::slot::mapped;
 use terrace_store::moving::demote::demote_to;
 use terrace_store::moving::destination::Destination;
 use terrace_store::moving::file_id::{FileId, load_file};
 use terrace_store::moving::relocate::move_between;
 use terrace_store::moving::relocation_group::{MovingGroup, collect_below};
 use terrace_store::moving::victim::{LEAVING, Victim};
-use terrace_store::types::FILE_END;
+use terrace_store::types::{BlockRange, FILE_END};
 
 impl Job {
     /// Counts a part of a file, or several small files.
@@ -158,16 +158,16 @@ fn collect_pm(
         inode => inode?,
     };
     let Some(inode) = inode else { return Ok(None) };
-    let (mut at, mut count) = (from, 0);
-    while let Some((block, mapping)) = next_mapped(&migration.store, &inode, at, FILE_END)? {
-        if count == most {
-            return Ok(Some(block));
-        }
-        victims.push(Victim { ino: file.ino, block, pm: mapping.block });
-        count += 1;
-        at = block.plus(1);
+    let mut found = Vec::new();
+    let mut next = Some(from);
+    while let Some(at) = next
+        && found.len() < most
+    {
+        let left = most - found.len();
+        next = mapped(&migration.store, &inode, BlockRange::new(at, FILE_END), left, &mut found)?;
     }
-    Ok(None)
+    victims.extend(found.iter().map(|(block, at)| Victim { ino: file.ino, block: *block, pm: at.block }));
+    Ok(next)
 }
 
 /// Demotes a group that the policy did not choose. Gives the number of freed PM blocks.

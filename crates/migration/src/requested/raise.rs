@@ -140,7 +140,7 @@ fn plan_raise_in_pm(
     for extent in extents {
         for block in (extent.first.0..extent.end().0).map(FileBlock) {
             let gone = intents.iter().any(|range| range.first <= block && block < range.end);
-            if !gone && migration.store.persistent.map().lookup(None, &inode.map(), block)?.is_none() {
+            if !gone && migration.store.persistent.map().lookup(&inode.map(), block)?.is_none() {
                 wanted.extend(extent.slice(block, block.plus(1)));
             }
         }

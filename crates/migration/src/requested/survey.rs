@@ -8,7 +8,7 @@ use terrace_format::inode::flag;
 use terrace_format::{BLOCK_SIZE, FileBlock};
 use terrace_store::attempt::with_pages::with_pages;
 use terrace_store::error::FsResult;
-use terrace_store::inode::slot::next_mapped;
+use terrace_store::inode::slot::{for_each_mapped, next_mapped};
 use terrace_store::lookup::cold_extents::cold_extents;
 use terrace_store::lookup::intents::intents_of;
 use terrace_store::moving::file_id::{FileId, load_file};
@@ -117,10 +117,7 @@ fn count_mapped(
     range: BlockRange,
     visible: impl Fn(FileBlock) -> bool,
 ) -> FsResult<u64> {
-    let (mut count, mut at) = (0, range.first);
-    while let Some((block, _)) = next_mapped(&migration.store, inode, at, range.end)? {
-        count += u64::from(visible(block));
-        at = block.plus(1);
-    }
+    let mut count = 0;
+    for_each_mapped(&migration.store, inode, range, |block, _| count += u64::from(visible(block)))?;
     Ok(count)
 }

@@ -16,7 +16,7 @@ use terrace_runtime::planted::{Mistake, planted};
 pub fn placed(store: &Store, inode: &Inode, range: BlockRange) -> FsResult<SmallVec<[bool; 64]>> {
     let count = range.count() as usize;
     let mut mappings: SmallVec<[Option<Mapping>; 64]> = SmallVec::from_elem(None, count);
-    store.persistent.map().lookup_run(None, &inode.map(), range.first, &mut mappings)?;
+    store.persistent.map().lookup_run(&inode.map(), range.first, &mut mappings)?;
     let mut placed: SmallVec<[bool; 64]> = mappings.iter().map(Option::is_some).collect();
     if inode.slot.has(flag::HAS_COLD) && placed.contains(&false) {
         for extent in cold_extents(store, inode.ino, range)? {

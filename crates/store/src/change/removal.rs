@@ -1,15 +1,15 @@
 //! Removal of a range of a file, in pieces of one transaction each (S4, T7).
 
-use crate::change::prune::stage_prune;
+use crate::change::record_room::removed_blocks;
 use crate::change::shards::{lock_shards, stage_device_free};
 use crate::change::staged::Staged;
-use crate::inode::slot::next_mapped;
+use crate::inode::slot::mapped;
 use crate::operation::need::Attempt;
 use crate::operation::op::Op;
 use crate::store::Store;
 use crate::types::BlockRange;
 use crate::types::inode::Inode;
-use smallvec::SmallVec;
+use std::iter::repeat_n;
 use terrace_catalog::{DeviceRun, ShardsWrite, cold_map};
 use terrace_format::inode::flag;
 use terrace_format::keys::ColdExtent;
@@ -42,10 +42,10 @@ impl Piece {
 }
 
 /// PM blocks and cold extents that one record can remove. On the smallest lanes (4 KiB records) 32
-/// and 2: 48 bytes a block, 600 an extent, the rest for the slot, the intent and empty map nodes.
+/// and 2 with the radix map: 40 bytes a block, 600 an extent, the rest for the slot, the intent and emptied map pages.
 fn piece_limits(store: &Store, op: &Op) -> (usize, usize) {
     let record = store.persistent.wal().max_record() >> op.piece_halvings;
-    ((record / 128).clamp(1, 512), (record / 2048).clamp(1, 32))
+    (removed_blocks(store, record).clamp(1, 512), (record / 2048).clamp(1, 32))
 }
 
 /// Looks up the next piece of a range. The caller holds the inode's exclusive lock.
@@ -64,16 +64,20 @@ pub fn next_piece(store: &Store, op: &Op, inode: &Inode, range: BlockRange) -> A
             std::ops::ControlFlow::Continue(())
         })?;
     }
-    let mut pm = Vec::new();
-    let mut at = range.first;
-    while let Some((block, mapping)) = next_mapped(store, inode, at, end)? {
-        if pm.len() == most_pm {
-            end = block;
-            break;
-        }
-        pm.push((block, mapping.block));
-        at = block.plus(1);
+    let mut found = Vec::new();
+    let mut next = Some(range.first);
+    while let Some(at) = next
+        && found.len() <= most_pm
+    {
+        let left = most_pm + 1 - found.len();
+        next = mapped(store, inode, BlockRange::new(at, end), left, &mut found)?;
     }
+    if let Some((block, _)) = found.get(most_pm) {
+        end = *block;
+        found.truncate(most_pm);
+    }
+    assert!(end > range.first || range.is_empty(), "a removal does not get on at block {end} (T7)");
+    let pm = found.into_iter().map(|(block, mapping)| (block, mapping.block)).collect();
     let cold = cold.into_iter().filter_map(|extent| extent.slice(range.first, end)).collect();
     Ok(Piece { range: BlockRange::new(range.first, end), pm, cold, complete: end == range.end })
 }
@@ -109,11 +113,7 @@ pub fn stage_piece(
             count += 1;
             index += 1;
         }
-        let none: SmallVec<[Option<terrace_map::Mapping>; 16]> = SmallVec::from_elem(None, count);
-        store.persistent.map().set(&mut staged.tx, &inode.map(), first, &none)?;
-    }
-    if let (Some(first), Some(last)) = (piece.pm.first(), piece.pm.last()) {
-        stage_prune(store, inode, BlockRange::new(first.0, last.0.plus(1)), staged)?;
+        staged.change_map(inode, first, repeat_n(None, count));
     }
     staged.blocks_delta -= union_count(store, piece) as i64;
     Ok(())

@@ -77,12 +77,12 @@ pub fn stage<'a>(
         return Err(op.refused.take().unwrap_or_else(final_no_space).into());
     }
     if changed {
-        let missing = store.persistent.map().missing_nodes(&inode.map(), range.first, mappings.len())?;
-        if missing > 0 {
+        let missing = store.persistent.map().missing_room(&inode.map(), range.first, mappings.len())?;
+        if missing.is_some() {
             let count = range.count();
-            return Err(Need::MapNodes { ino: inode.ino, first: range.first, count }.into());
+            return Err(Need::MapRoom { ino: inode.ino, first: range.first, count }.into());
         }
-        store.persistent.map().set(&mut staged.tx, &inode.map(), range.first, &mappings)?;
+        staged.change_map(inode, range.first, mappings);
     }
     Ok(())
 }
@@ -90,7 +90,7 @@ pub fn stage<'a>(
 fn look_under(store: &Store, inode: &Inode, range: BlockRange) -> Attempt<Under> {
     let mut mappings: SmallVec<[Option<Mapping>; 8]> = SmallVec::new();
     mappings.resize(range.count() as usize, None);
-    store.persistent.map().lookup_run(None, &inode.map(), range.first, &mut mappings)?;
+    store.persistent.map().lookup_run(&inode.map(), range.first, &mut mappings)?;
     for (index, mapping) in (0..).zip(&mappings) {
         if let Some(mapping) = mapping {
             check_owner(store, inode, range.first.plus(index), mapping.block)?;

@@ -3,6 +3,8 @@
 //! Invariants: nothing persistent has happened before [`Staged::commit`]; a change that is dropped without it gives all
 //! claims back. Each claimed block is taken once; each released block has an owner and is released once.
 
+use crate::change::map_changes::MapChanges;
+use crate::change::record_room::OF_ENTRY;
 use crate::lookup::data_checksum::checksum_of;
 use crate::operation::need::{Attempt, Fail, Need};
 use crate::store::Store;
@@ -15,27 +17,15 @@ use terrace_cache::{DirtyPage, PageKey};
 use terrace_catalog::{DeviceRun, Freed, ShardsWrite};
 use terrace_format::address::LINE_SIZE;
 use terrace_format::checksum::crc32c;
-use terrace_format::geometry::MIN_LANE_SIZE;
 use terrace_format::inode::InodeSlot;
 use terrace_format::table::{DataChecksum, Entry, Owner};
-use terrace_format::{BLOCK_SIZE, LineMask, Lsn, PmBlock, PmOffset};
+use terrace_format::{BLOCK_SIZE, FileBlock, LineMask, Lsn, PmBlock, PmOffset};
+use terrace_map::Mapping;
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_wal::{Reservation, Tx};
 
 /// New data up to this many bytes is named by checksum in the record.
 pub const CHECKED_BYTES: u64 = 8192;
-
-/// Record bytes per written block, in the worst case: map word, new table entry, old table entry, each
-/// a write of its own.
-const RECORD_PER_BLOCK: usize = 16 + 24 + 24;
-
-/// Record bytes besides: header, slot, data checks, leaf boundaries.
-const RECORD_FIXED: usize = 512;
-
-const _: () = assert!(
-    RECORD_FIXED + RECORD_PER_BLOCK <= (MIN_LANE_SIZE / 4) as usize,
-    "a quarter of the smallest lane records a block (T7)"
-);
 
 /// Bytes for a block that stays where it is.
 struct InPlace<'a> {
@@ -52,10 +42,10 @@ pub struct Staged<'a> {
     /// The transaction that the commit appends to the log.
     pub tx: Tx,
     claim: Option<Claim<'a>>,
+    /// Changes of the file map, which the commit logs.
+    map_changes: MapChanges,
     /// PM blocks whose owner the transaction removes.
     pub released: SmallVec<[PmBlock; 8]>,
-    /// The version of the first block that [`Self::release`] took: later ones have higher versions.
-    released_from: u64,
     /// Device blocks that the transaction frees.
     pub(crate) device_freed: SmallVec<[DeviceRun; 2]>,
     /// Device blocks claimed for the transaction.
@@ -108,8 +98,8 @@ impl<'a> Staged<'a> {
             store,
             tx: Tx::new(),
             claim,
+            map_changes: MapChanges::default(),
             released: SmallVec::new(),
-            released_from: u64::MAX,
             device_freed: SmallVec::new(),
             device_claimed: None,
             entries: SmallVec::new(),
@@ -259,14 +249,27 @@ impl<'a> Staged<'a> {
         self.in_place.push(InPlace { block, at: at as u64, bytes });
     }
 
+    /// Maps consecutive blocks of a file from `first` on; `None` clears. Logged by the commit, after all work on the
+    /// catalog: a map may lock what inodes share (L1).
+    pub fn change_map(
+        &mut self,
+        inode: &Inode,
+        first: FileBlock,
+        mappings: impl IntoIterator<Item = Option<Mapping>>,
+    ) {
+        self.map_changes.push(inode, first, mappings);
+    }
+
     /// Frees a block in this transaction. The caller holds the lock of its owner, and has seen that it has one.
     pub fn release(&mut self, block: PmBlock) {
         let descriptor = self.store.persistent.blocks().descriptor(block);
         // A lower version is that of an earlier change, whose commit failed: the block has its owner still.
-        let twice = descriptor.state() == State::Quarantined && descriptor.version() >= self.released_from;
+        // The first block of this change has the lowest version of all.
+        let first = self.released.first().map(|first| self.store.persistent.blocks().descriptor(*first));
+        let twice = descriptor.state() == State::Quarantined
+            && first.is_some_and(|first| descriptor.version() >= first.version());
         debug_assert!(!twice, "block {block} is released twice (I6)");
         self.store.persistent.blocks().release(&mut self.tx, block);
-        self.released_from = self.released_from.min(descriptor.version());
         self.released.push(block);
     }
 
@@ -300,12 +303,15 @@ impl<'a> Staged<'a> {
     /// Commits; afterwards the freed blocks wait for the checkpoint.
     pub fn commit(&mut self, reservation: Reservation<'_>) -> Attempt<Lsn> {
         assert!(!self.done, "a change with {} new blocks is committed twice (I1)", self.entries.len());
+        let limit = reservation.bytes().saturating_sub(OF_ENTRY * self.entries.len());
+        let guard = self.map_changes.log(self.store, &mut self.tx, limit, &mut self.released)?;
         self.log_entries();
         let late = self.overwrite()?;
         if self.unnamed {
             self.store.persistent.pm().order();
         }
         let committed = self.store.persistent.wal().commit_with_data(reservation, &self.tx, &self.data);
+        drop(guard);
         // As `give_back_unless_named`: after any other failure the record may be valid. (After a failure of the
         // data alone no record was written; the claimed blocks are free again after the next mount.)
         self.done = !matches!(committed, Err(terrace_wal::Error::RecordTooLarge { .. }));
@@ -331,17 +337,6 @@ impl<'a> Staged<'a> {
         }
         Ok(lsn)
     }
-}
-
-/// Most blocks of one write transaction: what a quarter lane records, at most 1 MiB (design I4).
-pub fn atomic_blocks(store: &Store) -> u64 {
-    let fit = (store.persistent.wal().max_record() - RECORD_FIXED) / RECORD_PER_BLOCK;
-    (fit as u64).min((1 << 20) / BLOCK_SIZE)
-}
-
-/// Record bytes for new content of `blocks` blocks, in the worst case.
-pub fn record_of(blocks: usize) -> usize {
-    RECORD_FIXED + RECORD_PER_BLOCK * (blocks + 1)
 }
 
 /// Removes set-id bits, as a write by an unprivileged caller does.

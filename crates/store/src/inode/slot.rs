@@ -2,15 +2,20 @@
 
 use crate::error::{FsError, FsResult};
 use crate::store::Store;
+use crate::types::BlockRange;
 use crate::types::inode::{Inode, Pending};
 use terrace_format::below::{Identity, is_below};
 use terrace_format::inode::{InodeSlot, SLOT_SIZE, SLOTS_PER_PAGE, slot_offset};
 use terrace_format::table::Owner;
 use terrace_format::{Corrupt, FileBlock, Ino, PmBlock, PmOffset};
+use terrace_map::file_map::Mapped;
 use terrace_map::{MapInode, Mapping};
 use terrace_wal::{Error, PageBelow, Tx};
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, IntoBytes};
+
+/// Blocks that a walk over a file's map asks for at once.
+const ENTRIES: usize = 64;
 
 /// Refuses a mapping to a PM block that the block table does not give to this file block: what a damaged map
 /// names is not stored to and not freed, so that damage does not spread.
@@ -39,11 +44,55 @@ pub fn next_mapped(
     from: FileBlock,
     to: FileBlock,
 ) -> FsResult<Option<(FileBlock, Mapping)>> {
-    let found = store.persistent.map().next_mapped(&inode.map(), from, to)?;
-    if let Some((block, mapping)) = found {
-        check_owner(store, inode, block, mapping.block)?;
+    let mut found = Vec::with_capacity(1);
+    let mut next = Some(from);
+    while let Some(at) = next
+        && found.is_empty()
+    {
+        next = mapped(store, inode, BlockRange::new(at, to), 1, &mut found)?;
     }
-    Ok(found)
+    Ok(found.pop())
+}
+
+/// The next blocks of a range that PM holds, ascending, at most `most`, appended to `found`. Gives the block to go on
+/// at, which may come before `most` are found; `None` at the end of the range.
+///
+/// # Errors
+/// As [`next_mapped`].
+pub fn mapped(
+    store: &Store,
+    inode: &Inode,
+    range: BlockRange,
+    most: usize,
+    found: &mut Vec<Mapped>,
+) -> FsResult<Option<FileBlock>> {
+    let before = found.len();
+    let next = store.persistent.map().mapped(&inode.map(), range.first, range.end, most, found)?;
+    for (block, mapping) in &found[before..] {
+        debug_assert!(
+            (range.first..range.end).contains(block),
+            "the map of inode {} gives block {block} of {range:?}",
+            inode.ino
+        );
+        check_owner(store, inode, *block, mapping.block)?;
+    }
+    Ok(next)
+}
+
+/// As [`mapped`], for all of a range.
+pub fn for_each_mapped(
+    store: &Store,
+    inode: &Inode,
+    range: BlockRange,
+    mut visit: impl FnMut(FileBlock, Mapping),
+) -> FsResult<()> {
+    let mut found = Vec::new();
+    let mut next = Some(range.first);
+    while let Some(at) = next {
+        next = mapped(store, inode, BlockRange::new(at, range.end), ENTRIES, &mut found)?;
+        found.drain(..).for_each(|(block, mapping)| visit(block, mapping));
+    }
+    Ok(())
 }
 
 /// Address of an inode's slot. The caller holds its lock, or the list of an orphan: pages with orphans do not move.
@@ -100,7 +149,7 @@ fn fill_from_copy(store: &Store, inode: &mut Inode, missing: Box<PageBelow>) -> 
     inode.slot = InodeSlot::read_from_bytes(raw).map_err(|_| FsError::Stale)?;
     inode.check_slot()?;
     let slot = &inode.slot;
-    if slot.root.get() != 0 || slot.direct.iter().any(|pointer| pointer.get() != 0) {
+    if !store.persistent.map().is_empty(ino, slot) {
         let site = format!("inode {ino} below persistent memory");
         return Err(Corrupt::new(site, "no block in persistent memory", "some").into());
     }

@@ -27,7 +27,7 @@ pub fn is_written_below(store: &Store, inode: &Inode, block: FileBlock) -> FsRes
 /// Whether PM has the whole of a block. Under a partial shadow its cold copy still counts.
 #[inline]
 pub fn is_hidden(store: &Store, inode: &Inode, block: FileBlock) -> FsResult<bool> {
-    let mapping = store.persistent.map().lookup(None, &inode.map(), block)?;
+    let mapping = store.persistent.map().lookup(&inode.map(), block)?;
     mapping.map_or(Ok(false), |mapping| Ok(lines_of(store, inode.ino, block, mapping)?.is_full()))
 }
 
@@ -43,7 +43,7 @@ pub fn mapped_to(
     if intents.iter().any(|range| range.first <= block && block < range.end) {
         return Ok(None);
     }
-    let mapping = store.persistent.map().lookup(None, &inode.map(), block)?;
+    let mapping = store.persistent.map().lookup(&inode.map(), block)?;
     Ok(mapping.filter(|mapping| mapping.block == pm))
 }
 

@@ -117,7 +117,7 @@ fn inodes_may_move(store: &Store, index: u64, bytes: &Bytes) -> Option<bool> {
     let mut free_slots = false;
     for (raw, ino) in bytes.as_chunks::<{ SLOT_SIZE as usize }>().0.iter().zip(inodes_of(index)) {
         let slot = InodeSlot::read_from_bytes(raw).ok()?;
-        let maps = slot.root.get() != 0 || slot.direct.iter().any(|pointer| pointer.get() != 0);
+        let maps = !store.persistent.map().is_empty(ino, &slot);
         let linked = slot.orphan_next.get() != 0 || slot.orphan_previous.get() != 0;
         if maps
             || linked

@@ -29,7 +29,7 @@ pub fn bring_up(store: &Store, ino: Ino, generation: u32, from: FileBlock) -> Fs
         // DRAM would idle, and the block would be demoted again.
         let wanted = |block: FileBlock| -> FsResult<bool> {
             let (key, version) = (inode.page_key(block), store.dram.cold_versions().get(ino, block));
-            Ok(store.persistent.map().lookup(None, &inode.map(), block)?.is_none()
+            Ok(store.persistent.map().lookup(&inode.map(), block)?.is_none()
                 && !store.dram.cache().holds(key, version))
         };
         let mut found = None;

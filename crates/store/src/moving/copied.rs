@@ -8,9 +8,7 @@ use terrace_catalog::DeviceRun;
 /// The record room of an extent beside its blocks, counted in blocks of [`install_limit`].
 const OF_EXTENT: usize = 8;
 
-/// Bytes of a record that a block's PM entry and its owner take at most, with nodes that become empty; and the slot.
-pub(crate) const OF_UNMAP: usize = 64;
-
+/// Bytes of a record that the slot takes at most.
 pub(crate) const OF_SLOT: usize = 256;
 
 /// The number of leading blocks that one transaction installs: blocks of one inode, as many as a record

@@ -3,12 +3,13 @@
 
 use crate::change::cold::stage_overwritten;
 use crate::change::new_extent::NewExtent;
+use crate::change::record_room::record_of_drop;
 use crate::change::shards::lock_shards;
 use crate::change::staged::Staged;
 use crate::error::{FsError, FsResult};
 use crate::lookup::cold_extents::cold_extents;
 use crate::moving::candidate::{Candidate, Copied};
-use crate::moving::copied::{OF_UNMAP, follows};
+use crate::moving::copied::follows;
 use crate::moving::dram_copies::{copies_for_dram, held_in_dram, keep_copies};
 use crate::moving::install_pieces::{Install, install_pieces};
 use crate::moving::look_at::refuse;
@@ -101,13 +102,14 @@ fn install_checksums(
     let mut staged = Staged::new(store, None, false);
     // The catalog comes first, as in `install_first`.
     stage_overwritten(store, first.ino, &extents, &mut shards, &mut staged)?;
-    let bytes = staged.tx.record_size() + part.len() * OF_UNMAP;
+    let runs = part.chunk_by(|a, b| follows(a, b)).count();
+    let bytes = staged.tx.record_size() + record_of_drop(store, runs, part.len());
     let limit = store.persistent.wal().max_record();
     if bytes > limit && part.len() > 1 {
         return Err(Error::RecordTooLarge { bytes, limit }.into());
     }
     for run in part.chunk_by(|a, b| follows(a, b)) {
-        stage_unmap(store, &inode, run.iter().map(|copied| &copied.candidate), &mut staged)?;
+        stage_unmap(&inode, run.iter().map(|copied| &copied.candidate), &mut staged);
     }
     staged.unlink_emptied(&mut shards)?;
     let held = held_in_dram(store, &inode, part.iter().copied());

@@ -5,13 +5,14 @@
 use crate::change::cold::stage_cold_extents;
 use crate::change::give_back::give_back_unless_named;
 use crate::change::new_extent::NewExtent;
+use crate::change::record_room::record_of_drop;
 use crate::change::shards::lock_shards;
 use crate::change::staged::Staged;
 use crate::error::{FsError, FsResult};
 use crate::inode::slot::log_slot;
 use crate::lookup::cold_extents::cold_extents;
 use crate::moving::candidate::Copied;
-use crate::moving::copied::{OF_SLOT, OF_UNMAP, extent_of, follows, piece_of, place_of, range_of};
+use crate::moving::copied::{OF_SLOT, extent_of, follows, piece_of, place_of, range_of};
 use crate::moving::dram_copies::{copies_for_dram, held_in_dram, keep_copies};
 use crate::moving::errors::{concerns_all_files, install_limit};
 use crate::moving::install_pieces::{Install, install_pieces};
@@ -139,13 +140,13 @@ fn install_first(
     // look as if it had changed.
     let extents: Vec<NewExtent> = part.chunk_by(follows).map(extent_of).collect();
     stage_cold_extents(store, inode.ino, &extents, &mut shards, &mut staged)?;
-    let (bytes, limit) =
-        (staged.tx.record_size() + part.len() * OF_UNMAP + OF_SLOT, store.persistent.wal().max_record());
+    let of_drop = record_of_drop(store, extents.len(), part.len());
+    let (bytes, limit) = (staged.tx.record_size() + of_drop + OF_SLOT, store.persistent.wal().max_record());
     if bytes > limit && count > 1 {
         return Err(Error::RecordTooLarge { bytes, limit }.into());
     }
     for run in part.chunk_by(follows) {
-        stage_unmap(store, &inode, run.iter().map(|copied| &copied.candidate), &mut staged)?;
+        stage_unmap(&inode, run.iter().map(|copied| &copied.candidate), &mut staged);
     }
     staged.unlink_emptied(&mut shards)?;
     let mut slot = inode.slot;

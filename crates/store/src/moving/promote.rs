@@ -27,7 +27,7 @@ pub fn promote(store: &Store, promotion: &Promotion) -> FsResult<bool> {
         let claim = store.persistent.blocks().claim(1, op.purpose)?;
         let _guard = store.inodes.locks().write(ino);
         let inode = load_regular(store, ino)?;
-        let mapped = store.persistent.map().lookup(None, &inode.map(), block)?;
+        let mapped = store.persistent.map().lookup(&inode.map(), block)?;
         let same = inode.slot.generation.get() == promotion.key.generation
             && store.dram.cold_versions().get(ino, block) == promotion.version;
         let kept_below = pin_of(store, &inode)?.is_some_and(|tier| tier > 0);
@@ -37,14 +37,14 @@ pub fn promote(store: &Store, promotion: &Promotion) -> FsResult<bool> {
         if let Some(mapping) = mapped {
             return promote_rest(store, reservation, &inode, block, mapping, promotion.page.bytes());
         }
-        if store.persistent.map().missing_nodes(&inode.map(), block, 1)? > 0 {
-            return Err(Need::MapNodes { ino, first: block, count: 1 }.into());
+        if store.persistent.map().missing_room(&inode.map(), block, 1)?.is_some() {
+            return Err(Need::MapRoom { ino, first: block, count: 1 }.into());
         }
         let mut staged = Staged::new(store, Some(claim), true);
         let new = staged.take()?;
         let covered = covered(block.0 * BLOCK_SIZE, inode.durable_size());
         let checksum = staged.store_content(new, promotion.page.bytes().into(), covered)?;
-        store.persistent.map().set(&mut staged.tx, &inode.map(), block, &[Some(Mapping::written(new))])?;
+        staged.change_map(&inode, block, [Some(Mapping::written(new))]);
         staged.own_content(new, Owner::File { ino, block, unwritten: false }, checksum);
         staged.commit(reservation)?;
         store.persistent.blocks().descriptor(new).set_clean(true);

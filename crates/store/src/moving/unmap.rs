@@ -1,6 +1,5 @@
 //! PM entries that are dropped because their blocks lie below now, if their versions are unchanged (M2, S3).
 
-use crate::change::prune::stage_prune;
 use crate::change::staged::Staged;
 use crate::error::FsError;
 use crate::inode::slot::load;
@@ -13,9 +12,9 @@ use crate::store::Store;
 use crate::types::BlockRange;
 use crate::types::inode::Inode;
 use smallvec::SmallVec;
+use std::iter::repeat_n;
 use terrace_format::inode::flag;
 use terrace_format::{DeviceId, FileBlock, PmBlock};
-use terrace_map::Mapping;
 use terrace_runtime::planted::{Mistake, planted};
 
 /// Whether each candidate still has the location and version that it had when its I/O pin was taken.
@@ -37,29 +36,26 @@ pub fn unchanged<'b, 'c: 'b>(
 
 /// Drops the PM entries of consecutive blocks.
 pub(crate) fn stage_unmap<'b, 'c: 'b>(
-    store: &Store,
     inode: &Inode,
     candidates: impl Iterator<Item = &'b Candidate<'c>>,
     staged: &mut Staged<'_>,
-) -> Attempt<()> {
+) {
     let mut first = None;
-    let mut none: SmallVec<[Option<Mapping>; 32]> = SmallVec::new();
+    let mut count = 0;
     for candidate in candidates {
-        let next = first.get_or_insert(candidate.block).plus(none.len() as u64);
+        let next = first.get_or_insert(candidate.block).plus(count as u64);
         assert_eq!(
             candidate.block, next,
             "a block of inode {}: its neighbour would be dropped (S3)",
             inode.ino
         );
         assert_eq!(candidate.ino, inode.ino, "inode of PM block {} (S3)", candidate.pm);
-        none.push(None);
+        count += 1;
         staged.release(candidate.pm);
     }
-    let Some(first) = first else { return Ok(()) };
-    store.persistent.map().set(&mut staged.tx, &inode.map(), first, &none)?;
-    let range = BlockRange::new(first, first.plus(none.len() as u64));
-    stage_prune(store, inode, range, staged)?;
-    Ok(())
+    if let Some(first) = first {
+        staged.change_map(inode, first, repeat_n(None, count));
+    }
 }
 
 /// The inode of a piece while it is the one that was looked at. The caller holds its lock.

@@ -11,7 +11,7 @@ use terrace_wal::{Error, NoSpace, PageBelow};
 #[derive(Debug)]
 pub enum Need {
     /// Map nodes below a range of a file.
-    MapNodes {
+    MapRoom {
         /// The file.
         ino: Ino,
         /// The first block.
@@ -57,7 +57,7 @@ impl Need {
     /// The need in words.
     pub fn name(&self) -> &'static str {
         match self {
-            Need::MapNodes { .. } => "map nodes",
+            Need::MapRoom { .. } => "map room",
             Need::CatalogRoom(_) => "room in a catalog page",
             Need::CatalogRooms(_) => "room in several catalog pages",
             Need::MetadataPage(_) => "metadata pages below",
