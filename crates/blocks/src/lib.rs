@@ -15,4 +15,4 @@ pub mod descriptor;
 pub mod pool;
 
 pub use descriptor::{Descriptor, MARKS, State};
-pub use pool::{BlockAccounts, BlockPool, Claim, Purpose, Usage};
+pub use pool::{BlockAccounts, BlockPool, Claim, Purpose, Target, Usage};

@@ -22,7 +22,7 @@ mod quarantine;
 mod scan;
 mod table;
 pub use accounts::BlockAccounts;
-pub use claim::{Claim, Purpose};
+pub use claim::{Claim, Purpose, Target};
 
 /// Numbers for status and back-pressure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use crate::edit::Freed;
 use crate::node::{MAX_LEVEL, Node, damaged};
 use crate::reader::{Reader, Step};
 use crate::shards::ShardsWrite;
-use terrace_blocks::{Claim, Purpose};
+use terrace_blocks::{Claim, Purpose, Target};
 use terrace_format::PmBlock;
 use terrace_format::page::{CELL_HEADER, Page};
 use terrace_format::table::{Owner, PageKind};
@@ -145,7 +145,7 @@ impl Change<'_, '_> {
 
     /// Streams a page to a claimed block and logs its owner.
     pub(crate) fn new_page(&mut self, page: &Page) -> Result<PmBlock> {
-        let block = self.claim.take().ok_or(NoSpace::Pm)?;
+        let block = self.claim.take(Target::Page).ok_or(NoSpace::Pm)?;
         let catalog = self.guard.catalog;
         catalog.pm().write_streaming(block.offset(), page.0.as_slice())?;
         let owner = Owner::Page { kind: PageKind::CatalogPage, datum: self.shard };

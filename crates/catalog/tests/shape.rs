@@ -12,7 +12,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
-use terrace_blocks::Purpose;
+use terrace_blocks::{Purpose, Target};
 use terrace_catalog::{Catalog, DeviceRun, Edit, Freed, ShardsWrite, Shortage, chunks};
 use terrace_format::keys::{Key, Kind};
 use terrace_format::page::{PAGE_HEADER, PAGE_SIZE, Page};
@@ -95,7 +95,7 @@ fn pages(catalog: &Catalog, shard: u32) -> BTreeMap<u64, Page> {
 /// A page of a shard, as its owner would write it.
 fn plant(catalog: &Catalog, shard: u32, page: &Page) -> u64 {
     let mut claim = catalog.blocks().claim(1, Purpose::User).unwrap();
-    let block = claim.take().unwrap();
+    let block = claim.take(Target::Page).unwrap();
     catalog.wal().pm().write(block.offset(), page.0.as_slice()).unwrap();
     commit(catalog, &[shard], |_, tx| {
         let owner = Owner::Page { kind: PageKind::CatalogPage, datum: shard };

@@ -4,7 +4,7 @@ use crate::file_map::Mapping;
 use crate::radix::{BITS, FANOUT, NODE_BYTES, RadixTree, Root, RootPlace, entry_at, height_for, index};
 use crate::radix_read::{half, piece, span, to_direct};
 use smallvec::SmallVec;
-use terrace_blocks::Claim;
+use terrace_blocks::{Claim, Target};
 use terrace_format::address::{BLOCK_SIZE, MAX_FILE_BLOCK};
 use terrace_format::inode::{DIRECT_BLOCKS, ENTRY_UNWRITTEN, pack_root};
 use terrace_format::{Corrupt, FileBlock, PmBlock, PmOffset};
@@ -35,7 +35,7 @@ impl Growth<'_, '_, '_> {
         if self.tx.record_size() + NODE_BYTES > self.limit {
             return Ok(None);
         }
-        let Some(node) = self.claim.take() else {
+        let Some(node) = self.claim.take(Target::Page) else {
             return Ok(None);
         };
         self.tree.pm.write_streaming(node.offset(), &ZEROS)?;

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use terrace_blocks::{BlockPool, Purpose, State};
+use terrace_blocks::{BlockPool, Purpose, State, Target};
 use terrace_format::table::Owner;
 use terrace_format::{FileBlock, Ino, Lsn, PmBlock};
 use terrace_models::{Schedules, below, explore, small_pool};
@@ -57,7 +57,7 @@ impl Model {
         let mut tx = Tx::new();
         let mut taken = Vec::new();
         for _ in 0..below(count as u64 + 1) {
-            let block = claim.take().unwrap();
+            let block = claim.take(Target::Page).unwrap();
             self.taken(block);
             let owner = Owner::File { ino: Ino(6), block: FileBlock(block.0), unwritten: false };
             self.blocks.set_owner(&mut tx, block, owner);
@@ -128,7 +128,7 @@ impl Model {
         }
         let mut claim = self.blocks.claim(free, Purpose::Reclaim).unwrap();
         let mut rest = BTreeSet::new();
-        while let Some(block) = claim.take() {
+        while let Some(block) = claim.take(Target::Page) {
             assert!(!ledger.held.contains(&block) && rest.insert(block), "block {block}");
         }
         assert_eq!(rest.len(), free);

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use terrace_blocks::{BlockPool, Purpose};
+use terrace_blocks::{BlockPool, Purpose, Target};
 use terrace_catalog::{Catalog, DeviceRun, Edit, Freed, chunks};
 use terrace_format::table::Owner;
 use terrace_format::{DeviceBlock, DeviceId, FileBlock, Ino, Lsn, PmBlock, PmOffset};
@@ -101,7 +101,7 @@ mod pm {
             };
             let reservation = self.wal.reserve(512).unwrap();
             let mut file = self.files[index].write();
-            let (old, new) = (file.block, claim.take().unwrap());
+            let (old, new) = (file.block, claim.take(Target::Page).unwrap());
             fill(&*self.pm, new, content);
             let mut tx = Tx::new();
             let owner = Owner::File { ino: Ino(9), block: FileBlock(index as u64), unwritten: false };

@@ -1,4 +1,4 @@
-//! Claims: blocks taken for one operation, and the reserve that each purpose leaves.
+//! Claims: blocks promised to one operation, and the reserve that each purpose leaves.
 //!
 //! Invariants:
 //! 1. A claimed block is used, and no other claim has it.
@@ -9,7 +9,7 @@ use super::BlockPool;
 use crate::bits::Run;
 use crate::descriptor::State;
 use smallvec::SmallVec;
-use terrace_format::PmBlock;
+use terrace_format::{FileBlock, Ino, PmBlock};
 use terrace_runtime::sync::atomic::Ordering;
 use terrace_wal::{NoSpace, Result};
 
@@ -33,18 +33,33 @@ pub enum Purpose {
     Reclaim,
 }
 
-/// Blocks taken for one operation. Those not given an owner go back when it is dropped.
+/// The use of a claimed block: a placement may choose the block by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target {
+    /// Content of a file's block.
+    File {
+        /// The file.
+        ino: Ino,
+        /// The block of the file.
+        block: FileBlock,
+    },
+    /// A page of metadata.
+    Page,
+}
+
+/// Blocks promised to one operation. A block that was not given an owner goes back when it is dropped.
 #[must_use]
 pub struct Claim<'a> {
     pool: &'a BlockPool,
-    /// Ascending within each run; `take` hands them out in this order.
+    /// Chosen by the claim, the lowest free runs: ascending within each run; `take` hands them out in this order.
     blocks: SmallVec<[PmBlock; 4]>,
     next: usize,
 }
 
 impl Claim<'_> {
-    /// The next claimed block; the caller gives it an owner in its transaction.
-    pub fn take(&mut self) -> Option<PmBlock> {
+    /// A claimed block for a use; the caller gives it the owner that it has told, in its transaction. `None` when all
+    /// promised blocks are taken.
+    pub fn take(&mut self, _target: Target) -> Option<PmBlock> {
         let block = self.blocks.get(self.next).copied()?;
         debug_assert_eq!(self.pool.descriptor(block).state(), State::Used, "claimed PM block {block}");
         self.next += 1;

@@ -1,7 +1,7 @@
 //! The pool's accounts: every kind of block whose state the table does not explain is listed, and no other.
 
 use super::{SMALL, commit, file, formatted, mounted, nth, scanned, table};
-use terrace_blocks::{BlockAccounts, Purpose};
+use terrace_blocks::{BlockAccounts, Purpose, Target};
 use terrace_format::table::{MASK_FULL, Owner, PageKind};
 use terrace_wal::Tx;
 
@@ -13,7 +13,7 @@ fn accounts_of_a_pool_at_rest_are_empty() {
     assert_eq!(pool.accounts().unwrap(), BlockAccounts::default(), "before the scan");
     while pool.scan_step().unwrap() {}
     assert_eq!(pool.accounts().unwrap(), BlockAccounts::default(), "after the scan");
-    let block = pool.claim(1, Purpose::User).unwrap().take().unwrap();
+    let block = pool.claim(1, Purpose::User).unwrap().take(Target::Page).unwrap();
     commit(&pool, |tx| pool.set_owner(tx, block, file(7, 1)));
     let lsn = commit(&pool, |tx| pool.release(tx, nth(&pool, 3)));
     pool.freed(lsn, &[nth(&pool, 3)]);
@@ -24,7 +24,7 @@ fn accounts_of_a_pool_at_rest_are_empty() {
 fn accounts_list_claims_without_an_owner() {
     let pool = scanned(&formatted(SMALL));
     let mut claim = pool.claim(2, Purpose::User).unwrap();
-    let blocks = vec![claim.take().unwrap(), claim.take().unwrap()];
+    let blocks = vec![claim.take(Target::Page).unwrap(), claim.take(Target::Page).unwrap()];
     let accounts = pool.accounts().unwrap();
     assert_eq!(accounts, BlockAccounts { claimed: blocks.clone(), ..BlockAccounts::default() });
     commit(&pool, |tx| pool.set_owner(tx, blocks[0], Owner::Page { kind: PageKind::MapNode, datum: 1 }));
@@ -46,7 +46,7 @@ fn accounts_list_owned_blocks_in_a_free_or_quarantined_state() {
 #[test]
 fn accounts_list_freed_blocks_without_a_freeing_record() {
     let pool = scanned(&formatted(SMALL));
-    let block = pool.claim(1, Purpose::User).unwrap().take().unwrap();
+    let block = pool.claim(1, Purpose::User).unwrap().take(Target::Page).unwrap();
     let mut tx = Tx::new();
     pool.release(&mut tx, block);
     let accounts = pool.accounts().unwrap();

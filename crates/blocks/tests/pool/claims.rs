@@ -4,7 +4,7 @@ use super::{
     LARGE, PURPOSES, SMALL, commit, file, formatted, is_full, kept, mounted, nth, scanned, table, taken,
 };
 use std::collections::BTreeSet;
-use terrace_blocks::{Purpose, State};
+use terrace_blocks::{Purpose, State, Target};
 use terrace_format::PmBlock;
 use terrace_format::table::MASK_FULL;
 use terrace_wal::{Error, NoSpace};
@@ -35,13 +35,13 @@ fn a_probe_tells_whether_a_user_gets_a_block() {
     let pool = scanned(&pm);
     let reserve = pool.usage().reserve;
     let mut claim = pool.claim((pool.free_hint() - reserve - 1) as usize, Purpose::User).unwrap();
-    while claim.take().is_some() {}
+    while claim.take(Target::Page).is_some() {}
     assert!(pool.probe().is_ok(), "one block is left above the reserve");
-    assert_eq!(pool.claim(1, Purpose::User).unwrap().take().map(|block| block.0 > 0), Some(true));
+    assert_eq!(pool.claim(1, Purpose::User).unwrap().take(Target::Page).map(|block| block.0 > 0), Some(true));
     let last = pool.free_hint() as usize - 1;
     assert!(matches!(pool.probe(), Err(Error::NoSpace(NoSpace::Pm))), "none is left");
     let mut rest = pool.claim(last, Purpose::Reclaim).unwrap();
-    while rest.take().is_some() {}
+    while rest.take(Target::Page).is_some() {}
     assert!(pool.probe().is_err(), "nor within the reserve");
 }
 

@@ -8,7 +8,7 @@ mod model;
 mod table;
 
 use std::sync::Arc;
-use terrace_blocks::{BlockPool, Claim, Purpose};
+use terrace_blocks::{BlockPool, Claim, Purpose, Target};
 use terrace_format::table::Owner;
 use terrace_format::{FileBlock, Geometry, Ino, Lsn, PmBlock};
 use terrace_media::PmMedium;
@@ -70,7 +70,7 @@ fn is_full(error: Result<Claim<'_>, Error>) -> bool {
 }
 
 fn taken(mut claim: Claim<'_>) -> Vec<PmBlock> {
-    std::iter::from_fn(|| claim.take()).collect()
+    std::iter::from_fn(|| claim.take(Target::Page)).collect()
 }
 
 fn nth(pool: &BlockPool, index: u64) -> PmBlock {

@@ -4,7 +4,7 @@ use super::{PURPOSES, SMALL, commit, entry, file, formatted, is_full, kept, scan
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
-use terrace_blocks::{BlockPool, State};
+use terrace_blocks::{BlockPool, State, Target};
 use terrace_format::table::{MASK_FULL, Owner, PageKind};
 use terrace_format::{Lsn, PmBlock};
 use terrace_wal::Tx;
@@ -72,7 +72,7 @@ fn claim(pool: &BlockPool, model: &mut Model, rng: &mut StdRng) {
     let mut claim = claim.unwrap();
     assert_eq!(claim.left(), count);
     let take = rng.random_range(0..=count);
-    let blocks: Vec<PmBlock> = (0..take).map(|_| claim.take().unwrap()).collect();
+    let blocks: Vec<PmBlock> = (0..take).map(|_| claim.take(Target::Page).unwrap()).collect();
     assert_eq!(claim.left(), count - take);
     for block in &blocks {
         assert!(model.free.contains(block), "{block} was not free");

@@ -1,7 +1,7 @@
 //! The block table: the lines that it names, the scan after a mount, disputes between it and a map, and its damage.
 
 use super::{LARGE, SMALL, commit, entry, file, formatted, mounted, nth, scanned, table, taken};
-use terrace_blocks::{BlockPool, Purpose, State};
+use terrace_blocks::{BlockPool, Purpose, State, Target};
 use terrace_format::table::{Entry, MASK_FULL, Owner, PageKind};
 use terrace_format::{FileBlock, Geometry, Ino, LineMask, PmBlock};
 use terrace_media::PmMedium;
@@ -37,7 +37,7 @@ fn files_are_visited_in_the_order_of_the_table() {
 #[test]
 fn lines_of_new_blocks_equal_the_logged_lines() {
     let pool = scanned(&formatted(SMALL));
-    let first = pool.claim(3, Purpose::User).unwrap().take().unwrap();
+    let first = pool.claim(3, Purpose::User).unwrap().take(Target::Page).unwrap();
     let owners = [
         (file(4, 10), LineMask::FULL),
         (file(4, 11), LineMask(0xff00)),

@@ -6,6 +6,7 @@
 
 use crate::content::punch::punch;
 use smallvec::SmallVec;
+use terrace_blocks::Target;
 use terrace_catalog::DeviceRun;
 use terrace_format::address::MAX_FILE_SIZE;
 use terrace_format::inode::flag;
@@ -230,9 +231,9 @@ fn allocate_pm(
         return Err(Need::MapRoom { ino, first, count }.into());
     }
     let mut mappings: SmallVec<[Option<Mapping>; 16]> = SmallVec::new();
-    for index in 0..count {
-        let block = staged.take()?;
-        staged.own(block, Owner::File { ino, block: first.plus(index), unwritten: true });
+    for at in (first.0..first.0 + count).map(FileBlock) {
+        let block = staged.take(Target::File { ino, block: at })?;
+        staged.own(block, Owner::File { ino, block: at, unwritten: true });
         mappings.push(Some(Mapping { block, unwritten: true }));
     }
     staged.change_map(inode, first, mappings);

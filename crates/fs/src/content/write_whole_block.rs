@@ -5,6 +5,7 @@
 //! each would wait for the stream; so data and record are on their way together.
 
 use crate::content::write_pm::USER;
+use terrace_blocks::Target;
 use terrace_format::inode::flag;
 use terrace_format::table::{DataChecksum, Owner};
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino, PmBlock};
@@ -75,7 +76,7 @@ pub(crate) fn write_whole_block(
         claim.give_back_all();
         return Ok(WholeBlock::Redirect(home));
     }
-    let new = claim.take().ok_or(FsError::Engine(NoSpace::Pm.into()))?;
+    let new = claim.take(Target::File { ino, block }).ok_or(FsError::Engine(NoSpace::Pm.into()))?;
     let mut tx = Tx::new();
     let (old, map_guard) = match stage_whole_block(store, &mut tx, &inode, block, new) {
         Ok(Some(staged)) => staged,

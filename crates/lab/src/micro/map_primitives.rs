@@ -5,7 +5,7 @@ use super::fixture::pm_in;
 use std::hint::black_box;
 use std::sync::Arc;
 use terrace_bench::failure::Outcome;
-use terrace_blocks::{BlockPool, Purpose};
+use terrace_blocks::{BlockPool, Purpose, Target};
 use terrace_format::{FileBlock, Geometry, Ino, PmBlock};
 use terrace_map::file_map::{Freed, MapChange};
 use terrace_map::{FileMap, InodeFileMap, MapInode, Mapping, RadixTree};
@@ -81,7 +81,7 @@ pub(super) fn run(args: &[String]) -> Outcome<()> {
     let wal = Arc::new(Wal::open(pm, [1; 16], geometry)?.0);
     let blocks = Arc::new(BlockPool::new(Arc::clone(&wal)));
     let map: Box<dyn FileMap> = Box::new(RadixTree::new(Arc::clone(&blocks)));
-    let slot = blocks.claim(1, Purpose::User)?.take().ok_or("no block")?.offset();
+    let slot = blocks.claim(1, Purpose::User)?.take(Target::Page).ok_or("no block")?.offset();
     let inode = MapInode { ino: Ino(5), slot };
     build(&wal, &*map, &blocks, &inode)?;
     let (map, inode) = (&*map, &inode);

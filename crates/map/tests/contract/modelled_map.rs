@@ -5,7 +5,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use terrace_blocks::{BlockPool, Claim, Purpose};
+use terrace_blocks::{BlockPool, Claim, Purpose, Target};
 use terrace_format::address::MAX_FILE_BLOCK;
 use terrace_format::inode::InodeSlot;
 use terrace_format::table::{Owner, PageKind};
@@ -215,8 +215,11 @@ impl ModelledMap {
         self.ensure_room(ino, first, count)?;
         let reservation = self.wal.reserve(self.wal.max_record())?;
         let mut claim = self.claim_nodes(count)?;
-        let new: Vec<_> =
-            (0..count).map(|_| claim.take().map(|block| Mapping { block, unwritten })).collect();
+        let blocks = (first..first + count as u64).map(FileBlock);
+        let new: Vec<_> = blocks
+            .map(|block| claim.take(Target::File { ino: Ino(ino), block }))
+            .map(|taken| taken.map(|block| Mapping { block, unwritten }))
+            .collect();
         let mut tx = Tx::new();
         let freed = match self.change(&mut tx, ino, first, &new) {
             Ok(freed) => freed,

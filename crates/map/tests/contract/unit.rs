@@ -3,7 +3,7 @@
 use crate::modelled_map::{ModelledMap, PAGE_RECORD_BYTES, image, next_mapped, set};
 use crate::{Row, for_each_map};
 use std::sync::Arc;
-use terrace_blocks::Purpose;
+use terrace_blocks::{Purpose, Target};
 use terrace_format::address::MAX_FILE_BLOCK;
 use terrace_format::below::Below;
 use terrace_format::table::{Owner, PageKind};
@@ -130,7 +130,7 @@ fn the_inode_file_maps_pages() {
         }
         assert_eq!(map.missing_nodes(page).unwrap(), 0);
         let mut claim = maps.blocks.claim(1, Purpose::User).unwrap();
-        let block = claim.take().unwrap();
+        let block = claim.take(Target::Page).unwrap();
         let mut tx = Tx::new();
         map.set(&mut tx, page, Some(block)).unwrap();
         assert_eq!(map.lookup(Some(&tx), page).unwrap(), Some(block));
@@ -196,7 +196,7 @@ fn readers_of_the_inode_file_need_no_lock() {
         map.add_nodes(&mut tx, page, &mut claim).unwrap();
         let reservation = maps.wal.reserve(tx.record_size()).unwrap();
         maps.wal.commit(reservation, &tx).unwrap();
-        let block = claim.take().unwrap();
+        let block = claim.take(Target::Page).unwrap();
         let mut tx = Tx::new();
         map.set(&mut tx, page, Some(block)).unwrap();
         let reservation = maps.wal.reserve(tx.record_size()).unwrap();

@@ -10,6 +10,7 @@ use crate::store::Store;
 use crate::types::LINE;
 use crate::types::inode::Inode;
 use std::borrow::Cow;
+use terrace_blocks::Target;
 use terrace_format::keys::ColdExtent;
 use terrace_format::table::Owner;
 use terrace_format::{BLOCK_SIZE, FileBlock, LineMask, PmBlock};
@@ -94,7 +95,7 @@ pub(crate) fn stage_lines<'a>(
         }
         return Ok(Outcome::Stays);
     }
-    let new = staged.take()?;
+    let new = staged.take(Target::File { ino: inode.ino, block: part.block })?;
     match part.old {
         None => staged.store(new, begin as u64, part.content(begin, end))?,
         Some(old) => {

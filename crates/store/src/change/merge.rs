@@ -11,6 +11,7 @@ use crate::store::Store;
 use crate::types::BLOCK;
 use crate::types::inode::Inode;
 use std::borrow::Cow;
+use terrace_blocks::Target;
 use terrace_cache::DirtyPage;
 use terrace_format::table::Owner;
 use terrace_format::{BLOCK_SIZE, FileBlock, LineMask, PmBlock};
@@ -76,7 +77,7 @@ pub fn replace<'a>(
     (content, end): (Cow<'a, [u8]>, u64),
     staged: &mut Staged<'a>,
 ) -> Attempt<Mapping> {
-    let new = staged.take()?;
+    let new = staged.take(Target::File { ino: inode.ino, block })?;
     let checksum = staged.store_content(new, content, covered(block.0 * BLOCK_SIZE, end))?;
     staged.own_content(new, Owner::File { ino: inode.ino, block, unwritten: false }, checksum);
     if let Some(old) = old {

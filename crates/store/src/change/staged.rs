@@ -12,7 +12,7 @@ use crate::types::BlockRange;
 use crate::types::inode::Inode;
 use smallvec::SmallVec;
 use std::borrow::Cow;
-use terrace_blocks::{Claim, State};
+use terrace_blocks::{Claim, State, Target};
 use terrace_cache::{DirtyPage, PageKey};
 use terrace_catalog::{DeviceRun, Freed, ShardsWrite};
 use terrace_format::address::LINE_SIZE;
@@ -135,11 +135,11 @@ impl<'a> Staged<'a> {
         self.absorbed.push(page.key);
     }
 
-    /// Takes a claimed PM block for new content.
+    /// Takes a claimed PM block for new content of a block of a file, or for a page.
     ///
     /// # Errors
     /// A larger claim is lacking.
-    pub fn take(&mut self) -> Attempt<PmBlock> {
+    pub fn take(&mut self, target: Target) -> Attempt<PmBlock> {
         // The commit stores the data that the record names, so an attempt that ends with a need leaves no
         // trace.
         if planted(Mistake::FreedBeforeRecord)
@@ -148,7 +148,7 @@ impl<'a> Staged<'a> {
         {
             return Ok(wrong::take_again(self.store, block));
         }
-        self.claim.as_mut().and_then(Claim::take).ok_or(Fail::Need(Need::LargerClaim))
+        self.claim.as_mut().and_then(|claim| claim.take(target)).ok_or(Fail::Need(Need::LargerClaim))
     }
 
     /// Streams bytes to a block that no reader can see yet. Bytes that the record names are streamed by the

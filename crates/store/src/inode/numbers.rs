@@ -9,7 +9,7 @@ use crate::operation::op::SMALL_RECORD;
 use crate::parts::inodes::free_numbers::{InodeNumbers, free_word, slots_of};
 use crate::parts::inodes::removal_queue::Job;
 use crate::store::Store;
-use terrace_blocks::Purpose;
+use terrace_blocks::{Purpose, Target};
 use terrace_format::below::Below;
 use terrace_format::inode::{SLOTS_PER_PAGE, flag};
 use terrace_format::table::{Owner, PageKind};
@@ -154,7 +154,7 @@ pub fn add_inode_page(store: &Store, purpose: Purpose) -> FsResult<()> {
     }
     let mut tx = Tx::new();
     let mut grow = || -> FsResult<()> {
-        let page = claim.take().ok_or(NoSpace::Pm)?;
+        let page = claim.take(Target::Page).ok_or(NoSpace::Pm)?;
         store.persistent.pm().write_streaming(page.offset(), &[0; BLOCK_SIZE as usize])?;
         store.persistent.pm().order();
         store.persistent.inode_map().add_nodes(&mut tx, index, &mut claim)?;

@@ -17,7 +17,7 @@ use crate::parts::persistent::metadata_pages::{METADATA_PM_DIVISOR, MOST_LEAVES}
 use crate::store::Store;
 use crate::types::Wait;
 use std::sync::Arc;
-use terrace_blocks::Purpose;
+use terrace_blocks::{Purpose, Target};
 use terrace_catalog::{DeviceRun, PageCopy, ShardsWrite, chunks};
 use terrace_format::below::{Below, Identity, is_below, unseal};
 use terrace_format::inode::SLOTS_PER_PAGE;
@@ -256,7 +256,7 @@ fn stage_fetched<'a>(
     found: &Found,
     bytes: &'a [AlignedBlock; 1],
 ) -> Attempt<PmBlock> {
-    let new = staged.take()?;
+    let new = staged.take(Target::Page)?;
     assert_eq!(staged.claimed(), 0, "blocks claimed for a page beside block {new} (P1)");
     let [AlignedBlock(bytes)] = bytes;
     staged.store(new, 0, bytes.as_slice())?;

@@ -12,6 +12,7 @@ use crate::operation::op::{Op, SMALL_RECORD};
 use crate::parts::dram::promotions::Promotion;
 use crate::store::Store;
 use crate::types::Wait;
+use terrace_blocks::Target;
 use terrace_format::BLOCK_SIZE;
 use terrace_format::table::Owner;
 use terrace_map::Mapping;
@@ -41,7 +42,7 @@ pub fn promote(store: &Store, promotion: &Promotion) -> FsResult<bool> {
             return Err(Need::MapRoom { ino, first: block, count: 1 }.into());
         }
         let mut staged = Staged::new(store, Some(claim), true);
-        let new = staged.take()?;
+        let new = staged.take(Target::File { ino, block })?;
         let covered = covered(block.0 * BLOCK_SIZE, inode.durable_size());
         let checksum = staged.store_content(new, promotion.page.bytes().into(), covered)?;
         staged.change_map(&inode, block, [Some(Mapping::written(new))]);
