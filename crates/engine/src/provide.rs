@@ -48,7 +48,7 @@ fn provide(migration: &Migration, op: &mut Op, need: Need, provided: &mut u32) -
         return Err(Corrupt::new("what an operation lacks", "an end of it", need.name()).into());
     }
     let done = match need {
-        Need::MapRoom { ino, first, count } => make_map_room(&migration.store, op, ino, first, count),
+        Need::MapRoom(room) => make_map_room(&migration.store, op, &room),
         Need::CatalogRoom(shortage) => {
             migration.store.persistent.catalog().make_room_for(&shortage, op.purpose).map_err(FsError::from)
         }

@@ -14,9 +14,10 @@
 //!
 //! An operation that writes new blocks:
 //! ```text
-//! while let Some(room) = map.missing_room(..)? {            // before the operation's own transaction
-//!     claim = blocks.claim(room.pages, purpose)?; map.make_room(tx, .., &mut claim)?; commit }
-//! claim = blocks.claim(count, purpose)?                     // stream the data to the blocks
+//! claim = blocks.claim(count, purpose)?
+//! if let Some(room) = map.missing_room(&change)? {          // gives up, and in transactions of their own:
+//!     loop { claim = blocks.claim(room.pages, purpose)?; map.make_room(tx, .., &mut claim)?; commit } }
+//!                                                           // stream the data to the blocks
 //! guard = map.change(tx, &changes, ..)?                     // + owners of the data blocks, size, times
 //! commit; drop(guard)
 //! ```
@@ -28,7 +29,7 @@ use std::marker::PhantomData;
 use terrace_blocks::Claim;
 use terrace_format::inode::InodeSlot;
 use terrace_format::{FileBlock, Ino, PmBlock, PmOffset};
-use terrace_wal::{Result, Tx};
+use terrace_wal::{MapRoom, Result, Tx};
 
 /// Where a block of a file lies in PM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -90,6 +91,16 @@ impl MapChange {
         FileBlock(self.first.0.saturating_add(self.mappings.len() as u64))
     }
 
+    /// Runs of neighbouring PM blocks in it.
+    pub fn runs(&self) -> usize {
+        let follows = |a: &Option<Mapping>, b: &Option<Mapping>| match (a, b) {
+            (Some(a), Some(b)) => a.block.0 + 1 == b.block.0 && a.unwritten == b.unwritten,
+            (None, None) => true,
+            _ => false,
+        };
+        self.mappings.chunk_by(follows).filter(|run| run.first().is_some_and(Option::is_some)).count()
+    }
+
     /// Whether it only clears.
     pub fn is_removal(&self) -> bool {
         self.mappings.iter().all(Option::is_none)
@@ -111,13 +122,6 @@ impl MapRecord {
     pub const fn bytes(&self, runs: usize, blocks: usize) -> usize {
         self.run * runs + self.block * blocks
     }
-}
-
-/// Room that a range lacks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Room {
-    /// PM blocks that `make_room` needs for pages of the map.
-    pub pages: usize,
 }
 
 /// Holds what inodes share of a map from a change in a transaction until its stores are issued.
@@ -169,37 +173,29 @@ pub trait FileMap: Send + Sync {
     /// Whether an inode maps no block and has no page of the map, by its slot or by what memory knows.
     fn is_empty(&self, ino: Ino, slot: &InodeSlot) -> bool;
 
-    /// The room that `first..first + count` still lacks; without a lack `change` cannot fail for want of room.
+    /// The room that a change lacks; without a lack, and as the only change of its part of the map in a transaction, it
+    /// cannot fail for want of room.
     ///
     /// # Errors
     /// See [`FileMap`].
-    fn missing_room(&self, inode: &MapInode, first: FileBlock, count: usize) -> Result<Option<Room>>;
+    fn missing_room(&self, change: &MapChange) -> Result<Option<MapRoom>>;
 
-    /// Makes room for a range in `tx`, a transaction of its own (T7): as much as the claim has pages for and a
-    /// record of the largest size takes. The caller commits and loops until nothing is lacking. Streams and
-    /// orders the pages' content. Gives the number of pages used.
+    /// Makes room in `tx`, a transaction of its own (T7): as much as the claim has pages for and a record of the largest
+    /// size takes. The caller commits and loops until nothing is logged any more. Streams and orders the pages' content.
     ///
     /// # Errors
     /// See [`FileMap`]; then the caller gives up `tx` and gives the claim back.
-    fn make_room(
-        &self,
-        tx: &mut Tx,
-        inode: &MapInode,
-        first: FileBlock,
-        count: usize,
-        claim: &mut Claim<'_>,
-    ) -> Result<usize>;
+    fn make_room(&self, tx: &mut Tx, inode: &MapInode, room: &MapRoom, claim: &mut Claim<'_>) -> Result<()>;
 
     /// The size that changes add to a record at most, without freed pages.
     fn record(&self) -> MapRecord;
 
     /// Logs changes, only words that differ, and frees pages that they emptied while the record stays below `limit`
     /// bytes: freed blocks are released in `tx` and pushed to `freed`. Owners of data blocks are logged by the caller.
-    /// Clearing needs no room. Called once in a transaction.
+    /// Called once in a transaction.
     ///
     /// # Errors
-    /// `Corrupt` when a mapping lacks room; see [`FileMap`]; the caller then gives up `tx` and keeps what is in
-    /// `freed`.
+    /// `MapRoom`; see [`FileMap`]; the caller then gives up `tx` and keeps what is in `freed`.
     fn change(
         &self,
         tx: &mut Tx,

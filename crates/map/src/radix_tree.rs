@@ -14,16 +14,14 @@
 //! logged: a new root is filled before the root word names it, so that readers of a tree that only grows
 //! (the inode file) need no lock.
 
-use crate::file_map::{
-    Exchange, FileMap, Freed, MapChange, MapGuard, MapInode, MapRecord, Mapped, Mapping, Room,
-};
+use crate::file_map::{Exchange, FileMap, Freed, MapChange, MapGuard, MapInode, MapRecord, Mapped, Mapping};
 use crate::map_row::MapRow;
 use std::sync::Arc;
 use terrace_blocks::Claim;
 use terrace_format::inode::InodeSlot;
 use terrace_format::map_kind::MapKind;
 use terrace_format::{FileBlock, Ino, PmBlock};
-use terrace_wal::{Result, Tx};
+use terrace_wal::{MapRoom, Result, Tx};
 
 use crate::radix::WORD_BYTES;
 pub use crate::radix::{NodeOwner, RadixTree, RootPlace};
@@ -35,6 +33,16 @@ pub(crate) const ROW: MapRow = MapRow {
     sentence: "A radix tree per file",
     make: |blocks| Box::new(RadixTree::new(Arc::clone(blocks))),
 };
+
+impl RadixTree {
+    /// Nodes that `first..first + count` of a file still needs.
+    ///
+    /// # Errors
+    /// See [`FileMap`].
+    pub fn missing_nodes(&self, inode: &MapInode, first: FileBlock, count: usize) -> Result<usize> {
+        self.missing_nodes_at(&self.place(inode), first, count)
+    }
+}
 
 impl FileMap for RadixTree {
     #[inline]
@@ -71,20 +79,17 @@ impl FileMap for RadixTree {
         slot.root.get() == 0 && slot.direct.iter().all(|pointer| pointer.get() == 0)
     }
 
-    fn missing_room(&self, inode: &MapInode, first: FileBlock, count: usize) -> Result<Option<Room>> {
-        let pages = self.missing_nodes_at(&self.place(inode), first, count)?;
-        Ok((pages != 0).then_some(Room { pages }))
+    fn missing_room(&self, change: &MapChange) -> Result<Option<MapRoom>> {
+        if change.is_removal() {
+            return Ok(None);
+        }
+        let (ino, first, count) = (change.inode.ino, change.first, change.mappings.len());
+        let pages = self.missing_nodes(&change.inode, first, count)?;
+        Ok((pages != 0).then(|| MapRoom { ino, first, count, runs: change.runs(), pages }))
     }
 
-    fn make_room(
-        &self,
-        tx: &mut Tx,
-        inode: &MapInode,
-        first: FileBlock,
-        count: usize,
-        claim: &mut Claim<'_>,
-    ) -> Result<usize> {
-        self.add_nodes_at(tx, &self.place(inode), first, count, claim)
+    fn make_room(&self, tx: &mut Tx, inode: &MapInode, room: &MapRoom, claim: &mut Claim<'_>) -> Result<()> {
+        self.add_nodes_at(tx, &self.place(inode), room.first, room.count, claim).map(drop)
     }
 
     fn record(&self) -> MapRecord {

@@ -153,6 +153,7 @@ impl FsError {
                 | Error::Corrupt(_)
                 | Error::RecordTooLarge { .. }
                 | Error::PageBelow(_)
+                | Error::MapRoom(_)
                 | Error::Refused(_),
             ) => libc::EIO,
         }

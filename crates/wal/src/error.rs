@@ -1,6 +1,6 @@
 //! The engine's error: what transactions, block table, maps and catalog can meet.
 
-use terrace_format::Corrupt;
+use terrace_format::{Corrupt, FileBlock, Ino};
 use terrace_media::MediaError;
 
 /// Result of an engine operation.
@@ -32,6 +32,9 @@ pub enum Error {
     /// A metadata page lies below PM: it is fetched, without locks, and what met it starts again (design C1).
     #[error("{0} lies on a lower tier")]
     PageBelow(Box<PageBelow>),
+    /// A change of a file map lacks room in its pages: it is made, without locks, and the change starts again (T7).
+    #[error("{0}")]
+    MapRoom(Box<MapRoom>),
     /// The pool cannot be used.
     #[error("{0}")]
     Refused(Box<str>),
@@ -62,6 +65,28 @@ pub enum PageBelow {
 impl From<PageBelow> for Error {
     fn from(page: PageBelow) -> Error {
         Error::PageBelow(Box::new(page))
+    }
+}
+
+/// Room that a change of a file map lacks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the map of inode {ino} lacks room for {count} blocks at block {first}")]
+pub struct MapRoom {
+    /// The file.
+    pub ino: Ino,
+    /// The first block.
+    pub first: FileBlock,
+    /// Blocks.
+    pub count: usize,
+    /// Runs of PM blocks in which they lie; 0 where they are removed.
+    pub runs: usize,
+    /// PM blocks that the room takes.
+    pub pages: usize,
+}
+
+impl From<MapRoom> for Error {
+    fn from(room: MapRoom) -> Error {
+        Error::MapRoom(Box::new(room))
     }
 }
 

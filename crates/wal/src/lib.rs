@@ -23,7 +23,7 @@ pub mod transaction;
 pub mod wal;
 
 pub use commit::Open;
-pub use error::{Error, NoSpace, PageBelow, Result};
+pub use error::{Error, MapRoom, NoSpace, PageBelow, Result};
 pub use page_checksums::PageChecksums;
 pub use recovery::RecoveryReport;
 pub use transaction::Tx;

@@ -57,8 +57,8 @@ pub struct Claim<'a> {
 }
 
 impl Claim<'_> {
-    /// A claimed block for a use; the caller gives it the owner that it has told, in its transaction. `None` when all
-    /// promised blocks are taken.
+    /// A claimed block for a use; the transaction of the caller gives it this owner. `None` when all promised blocks are
+    /// taken.
     pub fn take(&mut self, _target: Target) -> Option<PmBlock> {
         let block = self.blocks.get(self.next).copied()?;
         debug_assert_eq!(self.pool.descriptor(block).state(), State::Used, "claimed PM block {block}");

@@ -30,7 +30,7 @@ use terrace_store::inode::slot::next_mapped;
 use terrace_store::lookup::cold_extents::cold_extents;
 use terrace_store::lookup::intents::refuse_intents;
 use terrace_store::moving::device_run::allocate;
-use terrace_store::operation::need::{Attempt, Need};
+use terrace_store::operation::need::Attempt;
 use terrace_store::operation::op::Op;
 use terrace_store::operation::progress::{Progress, TURN_ENTRIES, TURN_PIECES, all_turns};
 use terrace_store::pressure::pm_space::{capacity, wait_for_scan};
@@ -227,16 +227,13 @@ fn allocate_pm(
     mut staged: Staged<'_>,
 ) -> Attempt<FileBlock> {
     let (ino, first, count) = (inode.ino, gap.first, gap.count());
-    if store.persistent.map().missing_room(&inode.map(), first, count as usize)?.is_some() {
-        return Err(Need::MapRoom { ino, first, count }.into());
-    }
     let mut mappings: SmallVec<[Option<Mapping>; 16]> = SmallVec::new();
     for at in (first.0..first.0 + count).map(FileBlock) {
         let block = staged.take(Target::File { ino, block: at })?;
         staged.own(block, Owner::File { ino, block: at, unwritten: true });
         mappings.push(Some(Mapping { block, unwritten: true }));
     }
-    staged.change_map(inode, first, mappings);
+    staged.change_map(inode, first, mappings)?;
     finish_change(store, reservation, inode, inode.slot, staged)?;
     Ok(gap.end)
 }

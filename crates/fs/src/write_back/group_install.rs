@@ -225,7 +225,7 @@ fn unmap_written(
             check_owner(store, inode, block, mapping.block)?;
             staged.release(mapping.block);
         }
-        staged.change_map(inode, first, repeat_n(None, run.len()));
+        staged.change_map(inode, first, repeat_n(None, run.len()))?;
     }
     Ok(())
 }

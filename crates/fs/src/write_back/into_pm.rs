@@ -21,7 +21,7 @@ use terrace_store::change::tail::stage_raised;
 use terrace_store::error::{FsError, FsResult};
 use terrace_store::inode::slot::{load, log_slot};
 use terrace_store::lookup::intents::refuse_intents;
-use terrace_store::operation::need::{Attempt, Need};
+use terrace_store::operation::need::Attempt;
 use terrace_store::operation::op::{Op, SMALL_RECORD};
 use terrace_store::store::Store;
 use terrace_store::types::inode::Inode;
@@ -115,9 +115,6 @@ fn stage_absorbed(store: &Store, inode: &Inode, pages: &[DirtyPage], staged: &mu
     let Some(first) = pages.first().map(|page| page.key.block) else { return Ok(()) };
     let range = BlockRange::new(first, first.plus(pages.len() as u64));
     refuse_intents(store, inode, range)?;
-    if store.persistent.map().missing_room(&inode.map(), first, pages.len())?.is_some() {
-        return Err(Need::MapRoom { ino: inode.ino, first, count: range.count() }.into());
-    }
     let mut mappings: SmallVec<[Option<Mapping>; 8]> = SmallVec::from_elem(None, pages.len());
     store.persistent.map().lookup_run(&inode.map(), first, &mut mappings)?;
     let placed = placed(store, inode, range)?;
@@ -129,6 +126,5 @@ fn stage_absorbed(store: &Store, inode: &Inode, pages: &[DirtyPage], staged: &mu
         staged.absorb(page);
         *mapping = Some(merge_dirty(store, inode, page, *mapping, (0, &[]), inode.size(), staged)?);
     }
-    staged.change_map(inode, first, mappings);
-    Ok(())
+    staged.change_map(inode, first, mappings)
 }

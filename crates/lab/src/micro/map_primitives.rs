@@ -53,15 +53,15 @@ fn set(
 }
 
 fn build(wal: &Wal, map: &dyn FileMap, blocks: &BlockPool, inode: &MapInode) -> Result<()> {
-    loop {
-        let all = FILE_BLOCKS as usize;
-        let Some(room) = map.missing_room(inode, FileBlock(0), all)? else { break };
+    let first = blocks.first_block().0;
+    let all = (0..FILE_BLOCKS).map(|block| Some(Mapping::written(PmBlock(first + 2 * block % 10_000))));
+    let wanted = MapChange { inode: *inode, first: FileBlock(0), mappings: all.collect() };
+    while let Some(room) = map.missing_room(&wanted)? {
         let mut claim = blocks.claim(room.pages.min(50), Purpose::User)?;
         let mut tx = Tx::new();
-        map.make_room(&mut tx, inode, FileBlock(0), all, &mut claim)?;
+        map.make_room(&mut tx, inode, &room, &mut claim)?;
         commit(wal, &tx)?;
     }
-    let first = blocks.first_block().0;
     for start in (0..FILE_BLOCKS).step_by(256) {
         let numbers = (start..start + 256).map(|b| PmBlock(first + b % 10_000));
         let mappings = numbers.map(|block| Some(Mapping::written(block)));
@@ -134,8 +134,11 @@ fn look_ups(map: &dyn FileMap, inode: &MapInode) -> Result<()> {
         black_box(map.mapped(inode, scattered(call), FileBlock(u64::MAX), 1, &mut found)?);
         Ok(())
     })?;
+    let mappings = [Some(Mapping::written(PmBlock(1000)))].into_iter().collect();
+    let mut wanted = MapChange { inode: *inode, first: FileBlock(0), mappings };
     row("missing_room, one block, random", 1 << 20, |call| {
-        black_box(map.missing_room(inode, scattered(call), 1)?);
+        wanted.first = scattered(call);
+        black_box(map.missing_room(&wanted)?);
         Ok(())
     })?;
     Ok(())

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use terrace_blocks::Purpose;
 use terrace_format::inode::{InodeSlot, pack_root};
 use terrace_format::{FileBlock, PmBlock};
-use terrace_map::Mapping;
+use terrace_map::{Mapping, RadixTree};
 use terrace_media::PmMedium;
 use terrace_media::pm::RecordedPm;
 use terrace_runtime::{Clock, SystemClock};
@@ -61,14 +61,20 @@ fn touch_everything(maps: &mut ModelledMap) {
         tolerated(maps.map.lookup_run(&inode, FileBlock(first), &mut seen));
         tolerated(next_mapped(&*maps.map, &inode, first, u64::MAX));
         tolerated(maps.map.mapped(&inode, FileBlock(first), FileBlock(u64::MAX), 500, &mut Vec::new()));
-        tolerated(maps.map.missing_room(&inode, FileBlock(first), 1 << 33));
+        let wanted = maps.wanted(ino, first, count);
+        let room = maps.map.missing_room(&wanted);
+        let radix = RadixTree::new(Arc::clone(&maps.blocks));
+        tolerated(radix.missing_nodes(&inode, FileBlock(first), 1 << 33));
         tolerated(maps.map.visit_pages(&inode, &mut |_, _| {}));
         let mut tx = Tx::new();
         let new = vec![Some(Mapping::written(PmBlock(60))); count];
         tolerated(set(&*maps.map, &mut tx, &inode, first, &new));
         let mut claim = maps.blocks.claim(5, Purpose::Reclaim).unwrap();
         let mut tx = Tx::new();
-        tolerated(maps.map.make_room(&mut tx, &inode, FileBlock(first), count, &mut claim));
+        if let Ok(Some(room)) = &room {
+            tolerated(maps.map.make_room(&mut tx, &inode, room, &mut claim));
+        }
+        tolerated(room);
         claim.give_back_all();
         let (mut tx, mut freed, limit) = (Tx::new(), Default::default(), 400);
         tolerated(maps.map.prune(&mut tx, &inode, (FileBlock(0), 1 << 33), limit, &mut freed));

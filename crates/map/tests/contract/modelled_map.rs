@@ -10,7 +10,7 @@ use terrace_format::address::MAX_FILE_BLOCK;
 use terrace_format::inode::InodeSlot;
 use terrace_format::table::{Owner, PageKind};
 use terrace_format::{FileBlock, Geometry, Ino, PmBlock};
-use terrace_map::file_map::{Freed, MapChange, Room};
+use terrace_map::file_map::{Freed, MapChange};
 use terrace_map::{FileMap, MapInode, Mapping};
 use terrace_media::PmMedium;
 use terrace_runtime::sync::Mutex;
@@ -166,41 +166,43 @@ impl ModelledMap {
         self.freeing(|| self.blocks.claim(count, Purpose::Reclaim))
     }
 
+    /// New mappings of a range, each with a PM block that is no neighbour of the last.
+    pub fn wanted(&self, ino: u64, first: u64, count: usize) -> MapChange {
+        let mappings = (0..count as u64).map(|index| Some(Mapping::written(PmBlock(60 + 2 * (index % 40)))));
+        MapChange { inode: self.inode(ino), first: FileBlock(first), mappings: mappings.collect() }
+    }
+
     /// Pages that a range lacks.
     pub fn missing(&self, ino: u64, first: u64, count: usize) -> usize {
-        let room = self.map.missing_room(&self.inode(ino), FileBlock(first), count).unwrap();
+        let room = self.map.missing_room(&self.wanted(ino, first, count)).unwrap();
         room.map_or(0, |room| room.pages)
     }
 
     /// Makes the room a range needs, few pages at a time.
     pub fn ensure_room(&mut self, ino: u64, first: u64, count: usize) -> terrace_wal::Result<()> {
-        let (inode, first) = (self.inode(ino), FileBlock(first));
-        let pages = |room: Option<Room>| room.map_or(0, |room| room.pages);
-        let before = pages(self.map.missing_room(&inode, first, count)?);
+        let (inode, wanted) = (self.inode(ino), self.wanted(ino, first, count));
+        let before = self.map.missing_room(&wanted)?.map_or(0, |room| room.pages);
         let mut added = 0;
         loop {
-            let Some(room) = self.map.missing_room(&inode, first, count)? else {
+            let Some(room) = self.map.missing_room(&wanted)? else {
                 assert_eq!(added, before, "missing pages do not add up");
                 return Ok(());
             };
             assert_eq!(room.pages, before - added, "missing pages do not add up");
             let most = room.pages.min((self.wal.max_record() - 64) / PAGE_RECORD_BYTES);
             let held = self.rng.random_range(1..=most);
-            let room = 32 + PAGE_RECORD_BYTES * held;
+            let bytes = 32 + PAGE_RECORD_BYTES * held;
             let give_up = self.rng.random_bool(0.1);
-            let reservation = self.wal.reserve(room)?;
+            let reservation = self.wal.reserve(bytes)?;
             let mut claim = self.claim_nodes(held)?;
             let mut tx = Tx::new();
-            let now = match self.map.make_room(&mut tx, &inode, first, count, &mut claim) {
-                Ok(now) => now,
-                Err(error) => {
-                    claim.give_back_all();
-                    return Err(error);
-                }
-            };
-            assert!(now != 0 && now <= held, "{now} nodes of {held}");
-            assert_eq!(claim.left(), held - now);
-            assert!(tx.record_size() <= room, "{} > {room}", tx.record_size());
+            if let Err(error) = self.map.make_room(&mut tx, &inode, &room, &mut claim) {
+                claim.give_back_all();
+                return Err(error);
+            }
+            let now = held - claim.left();
+            assert!(now != 0, "no page of {held} was used");
+            assert!(tx.record_size() <= bytes, "{} > {bytes}", tx.record_size());
             if give_up {
                 claim.give_back_all(); // the transaction is given up
                 continue;

@@ -9,7 +9,7 @@ use terrace_format::below::Below;
 use terrace_format::table::{Owner, PageKind};
 use terrace_format::{DeviceBlock, DeviceId, FileBlock, Ino, PmBlock};
 use terrace_map::file_map::MapChange;
-use terrace_map::{InodeFileMap, MapInode, Mapping};
+use terrace_map::{InodeFileMap, MapInode, Mapping, RadixTree};
 use terrace_media::PmMedium;
 use terrace_media::pm::RecordedPm;
 use terrace_wal::{Error, PageBelow, Tx};
@@ -26,10 +26,11 @@ fn a_new_file_is_unmapped_and_its_first_eight_blocks_need_no_node() {
         let inode = maps.inode(1);
         assert_eq!(next_mapped(&*maps.map, &inode, 0, u64::MAX).unwrap(), None);
         assert_eq!(maps.map.lookup(&inode, FileBlock(u64::MAX)).unwrap(), None);
-        assert_eq!(maps.map.missing_room(&inode, FileBlock(0), 8).unwrap(), None);
+        assert_eq!(maps.missing(1, 0, 8), 0);
         assert!(maps.map.is_empty(inode.ino, &maps.slot(1)));
         if row.name == "radix" {
-            let missing = |first, count| maps.missing(1, first, count);
+            let radix = RadixTree::new(Arc::clone(&maps.blocks));
+            let missing = |first, count| radix.missing_nodes(&inode, FileBlock(first), count).unwrap();
             assert_eq!(missing(8, 1), 1);
             assert_eq!(missing(512, 512), 2);
             assert_eq!(missing(500, 20), 3);
@@ -93,10 +94,10 @@ fn nodes_are_added_up_to_a_full_record() {
         let inode = maps.inode(2);
         let mut claim = maps.blocks.claim(300, Purpose::Reclaim).unwrap();
         let mut tx = Tx::new();
-        let added = maps.map.make_room(&mut tx, &inode, FileBlock(0), 250 * 512, &mut claim).unwrap();
-        let missing = maps.missing(2, 0, 250 * 512);
+        let room = maps.map.missing_room(&maps.wanted(2, 0, 250 * 512)).unwrap().unwrap();
+        maps.map.make_room(&mut tx, &inode, &room, &mut claim).unwrap();
+        let (added, missing) = (300 - claim.left(), room.pages);
         assert!(added == missing || added > 50, "{added}");
-        assert_eq!(claim.left(), 300 - added);
         assert!(tx.record_size() <= maps.wal.max_record());
         let reservation = maps.wal.reserve(tx.record_size()).unwrap();
         maps.wal.commit(reservation, &tx).unwrap();
@@ -277,7 +278,9 @@ fn a_record_takes_nearly_all_of_its_reservation() {
         maps.ensure_room(1, 1 << 17, 1).unwrap();
         let mut claim = maps.blocks.claim(1, Purpose::Reclaim).unwrap();
         let mut tx = Tx::new();
-        assert_eq!(maps.map.make_room(&mut tx, &inode, FileBlock(1 << 18), 1, &mut claim).unwrap(), 1);
+        let room = maps.map.missing_room(&maps.wanted(1, 1 << 18, 1)).unwrap().unwrap();
+        maps.map.make_room(&mut tx, &inode, &room, &mut claim).unwrap();
+        assert_eq!(claim.left(), 0);
         assert_eq!(tx.record_size(), Tx::new().record_size() + PAGE_RECORD_BYTES);
         claim.give_back_all();
     });
@@ -301,7 +304,9 @@ fn a_node_is_added_when_the_record_has_just_room_for_it() {
             }
             assert_eq!(tx.record_size(), size);
             let mut claim = maps.blocks.claim(1, Purpose::Reclaim).unwrap();
-            assert_eq!(maps.map.make_room(&mut tx, &inode, FileBlock(8), 1, &mut claim).unwrap(), added);
+            let room = maps.map.missing_room(&maps.wanted(1, 8, 1)).unwrap().unwrap();
+            maps.map.make_room(&mut tx, &inode, &room, &mut claim).unwrap();
+            assert_eq!(1 - claim.left(), added);
             claim.give_back_all();
         }
     });

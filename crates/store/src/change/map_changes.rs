@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use terrace_format::{FileBlock, PmBlock};
 use terrace_map::Mapping;
 use terrace_map::file_map::{Freed, MapChange, MapGuard};
-use terrace_wal::Tx;
+use terrace_wal::{Error, Tx};
 
 /// The changes of the map in a transaction.
 #[derive(Default)]
@@ -21,13 +21,18 @@ impl MapChanges {
     /// Maps consecutive blocks from `first` on; `None` clears.
     pub(crate) fn push(
         &mut self,
+        store: &Store,
         inode: &Inode,
         first: FileBlock,
         mappings: impl IntoIterator<Item = Option<Mapping>>,
-    ) {
+    ) -> Attempt<()> {
         let change = MapChange { inode: inode.map(), first, mappings: mappings.into_iter().collect() };
         debug_assert!(!change.mappings.is_empty(), "a change of no block of inode {}", inode.ino);
+        if let Some(room) = store.persistent.map().missing_room(&change)? {
+            return Err(Error::from(room).into());
+        }
         self.changes.push(change);
+        Ok(())
     }
 
     /// Logs the changes, and frees emptied pages of the map as far as a record of `limit` bytes has room.

@@ -1,31 +1,29 @@
-//! Room in the map for a range, made by transactions of their own (T7).
+//! Room in the map of a file, made by transactions of their own (T7).
 
 use crate::error::FsResult;
 use crate::inode::slot::load;
 use crate::operation::op::{Op, SMALL_RECORD};
 use crate::store::Store;
-use terrace_format::{FileBlock, Ino};
+use terrace_wal::{MapRoom, Tx};
 
 /// Most pages that a transaction adds to a map.
 const PAGES: usize = 6;
 
-/// Makes room in the map for a range, in transactions of their own.
-pub fn make_map_room(store: &Store, op: &Op, ino: Ino, first: FileBlock, count: u64) -> FsResult<()> {
+/// Makes room in the map of a file, in transactions of their own.
+pub fn make_map_room(store: &Store, op: &Op, room: &MapRoom) -> FsResult<()> {
     loop {
         let reservation =
             store.persistent.wal().reserve(SMALL_RECORD.min(store.persistent.wal().max_record()))?;
-        let mut claim = store.persistent.blocks().claim(PAGES, op.purpose)?;
-        let _guard = store.inodes.locks().write(ino);
-        let inode = load(store, ino)?;
-        if store.persistent.map().missing_room(&inode.map(), first, count as usize)?.is_none() {
-            return Ok(());
-        }
-        let mut tx = terrace_wal::Tx::new();
-        if let Err(error) =
-            store.persistent.map().make_room(&mut tx, &inode.map(), first, count as usize, &mut claim)
-        {
+        let mut claim = store.persistent.blocks().claim(room.pages.clamp(1, PAGES), op.purpose)?;
+        let _guard = store.inodes.locks().write(room.ino);
+        let inode = load(store, room.ino)?;
+        let mut tx = Tx::new();
+        if let Err(error) = store.persistent.map().make_room(&mut tx, &inode.map(), room, &mut claim) {
             claim.give_back_all();
             return Err(error.into());
+        }
+        if tx.is_empty() {
+            return Ok(());
         }
         // After a failure the pages stay taken: the record may be valid.
         store.persistent.wal().commit(reservation, &tx)?;

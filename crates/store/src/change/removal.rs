@@ -113,7 +113,7 @@ pub fn stage_piece(
             count += 1;
             index += 1;
         }
-        staged.change_map(inode, first, repeat_n(None, count));
+        staged.change_map(inode, first, repeat_n(None, count))?;
     }
     staged.blocks_delta -= union_count(store, piece) as i64;
     Ok(())

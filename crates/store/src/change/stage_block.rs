@@ -11,7 +11,7 @@ use crate::lookup::cold_extents::cold_extents;
 use crate::lookup::data_checksum::{checksum_of, covered};
 use crate::lookup::intents::refuse_intents;
 use crate::lookup::lines::lines_of;
-use crate::operation::need::{Attempt, Need};
+use crate::operation::need::Attempt;
 use crate::operation::op::Op;
 use crate::store::Store;
 use crate::types::inode::Inode;
@@ -77,12 +77,7 @@ pub fn stage<'a>(
         return Err(op.refused.take().unwrap_or_else(final_no_space).into());
     }
     if changed {
-        let missing = store.persistent.map().missing_room(&inode.map(), range.first, mappings.len())?;
-        if missing.is_some() {
-            let count = range.count();
-            return Err(Need::MapRoom { ino: inode.ino, first: range.first, count }.into());
-        }
-        staged.change_map(inode, range.first, mappings);
+        staged.change_map(inode, range.first, mappings)?;
     }
     Ok(())
 }

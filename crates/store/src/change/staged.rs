@@ -251,13 +251,16 @@ impl<'a> Staged<'a> {
 
     /// Maps consecutive blocks of a file from `first` on; `None` clears. Logged by the commit, after all work on the
     /// catalog: a map may lock what inodes share (L1).
+    ///
+    /// # Errors
+    /// Room in the map is lacking.
     pub fn change_map(
         &mut self,
         inode: &Inode,
         first: FileBlock,
         mappings: impl IntoIterator<Item = Option<Mapping>>,
-    ) {
-        self.map_changes.push(inode, first, mappings);
+    ) -> Attempt<()> {
+        self.map_changes.push(self.store, inode, first, mappings)
     }
 
     /// Frees a block in this transaction. The caller holds the lock of its owner, and has seen that it has one.

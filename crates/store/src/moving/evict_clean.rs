@@ -58,7 +58,7 @@ fn evict_piece(
         return Ok(0);
     }
     let mut staged = Staged::new(store, None, false);
-    stage_unmap(&inode, piece.iter(), &mut staged);
+    stage_unmap(&inode, piece.iter(), &mut staged)?;
     staged.commit(reservation)?;
     store.pressure.moved().left.fetch_add(piece.len() as u64, Ordering::Relaxed);
     Ok(piece.len() as u64)

@@ -146,7 +146,7 @@ fn install_first(
         return Err(Error::RecordTooLarge { bytes, limit }.into());
     }
     for run in part.chunk_by(follows) {
-        stage_unmap(&inode, run.iter().map(|copied| &copied.candidate), &mut staged);
+        stage_unmap(&inode, run.iter().map(|copied| &copied.candidate), &mut staged)?;
     }
     staged.unlink_emptied(&mut shards)?;
     let mut slot = inode.slot;

@@ -7,7 +7,6 @@ use crate::inode::load::load_regular;
 use crate::inode::tier_pin::pin_of;
 use crate::lookup::data_checksum::covered;
 use crate::moving::complete_partial::promote_rest;
-use crate::operation::need::Need;
 use crate::operation::op::{Op, SMALL_RECORD};
 use crate::parts::dram::promotions::Promotion;
 use crate::store::Store;
@@ -38,14 +37,11 @@ pub fn promote(store: &Store, promotion: &Promotion) -> FsResult<bool> {
         if let Some(mapping) = mapped {
             return promote_rest(store, reservation, &inode, block, mapping, promotion.page.bytes());
         }
-        if store.persistent.map().missing_room(&inode.map(), block, 1)?.is_some() {
-            return Err(Need::MapRoom { ino, first: block, count: 1 }.into());
-        }
         let mut staged = Staged::new(store, Some(claim), true);
         let new = staged.take(Target::File { ino, block })?;
+        staged.change_map(&inode, block, [Some(Mapping::written(new))])?;
         let covered = covered(block.0 * BLOCK_SIZE, inode.durable_size());
         let checksum = staged.store_content(new, promotion.page.bytes().into(), covered)?;
-        staged.change_map(&inode, block, [Some(Mapping::written(new))]);
         staged.own_content(new, Owner::File { ino, block, unwritten: false }, checksum);
         staged.commit(reservation)?;
         store.persistent.blocks().descriptor(new).set_clean(true);

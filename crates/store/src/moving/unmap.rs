@@ -39,7 +39,7 @@ pub(crate) fn stage_unmap<'b, 'c: 'b>(
     inode: &Inode,
     candidates: impl Iterator<Item = &'b Candidate<'c>>,
     staged: &mut Staged<'_>,
-) {
+) -> Attempt<()> {
     let mut first = None;
     let mut count = 0;
     for candidate in candidates {
@@ -53,8 +53,9 @@ pub(crate) fn stage_unmap<'b, 'c: 'b>(
         count += 1;
         staged.release(candidate.pm);
     }
-    if let Some(first) = first {
-        staged.change_map(inode, first, repeat_n(None, count));
+    match first {
+        Some(first) => staged.change_map(inode, first, repeat_n(None, count)),
+        None => Ok(()),
     }
 }
 

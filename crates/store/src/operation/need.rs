@@ -3,22 +3,15 @@
 use crate::error::FsError;
 use crate::types::BlockRange;
 use terrace_catalog::{Edit, Shortage};
+use terrace_format::Ino;
 use terrace_format::keys::Key;
-use terrace_format::{FileBlock, Ino};
-use terrace_wal::{Error, NoSpace, PageBelow};
+use terrace_wal::{Error, MapRoom, NoSpace, PageBelow};
 
 /// The thing that an attempt lacks. It is provided without locks; then a new attempt starts.
 #[derive(Debug)]
 pub enum Need {
-    /// Map nodes below a range of a file.
-    MapRoom {
-        /// The file.
-        ino: Ino,
-        /// The first block.
-        first: FileBlock,
-        /// Blocks.
-        count: u64,
-    },
+    /// Room in the map of a file.
+    MapRoom(Box<MapRoom>),
     /// Room in a catalog page.
     CatalogRoom(Shortage),
     /// Room in catalog pages for several keys (with value lengths) at once.
@@ -57,7 +50,7 @@ impl Need {
     /// The need in words.
     pub fn name(&self) -> &'static str {
         match self {
-            Need::MapRoom { .. } => "map room",
+            Need::MapRoom(_) => "map room",
             Need::CatalogRoom(_) => "room in a catalog page",
             Need::CatalogRooms(_) => "room in several catalog pages",
             Need::MetadataPage(_) => "metadata pages below",
@@ -90,6 +83,7 @@ impl From<FsError> for Fail {
         match error {
             FsError::Engine(Error::NoSpace(NoSpace::Pm)) => Fail::Need(Need::PmSpace),
             FsError::Engine(Error::PageBelow(page)) => Fail::Need(Need::MetadataPage(page)),
+            FsError::Engine(Error::MapRoom(room)) => Fail::Need(Need::MapRoom(room)),
             error => Fail::Error(error),
         }
     }
