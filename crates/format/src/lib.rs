@@ -12,6 +12,7 @@ pub mod checkpoint;
 pub mod checksum;
 pub mod corrupt;
 pub mod device;
+pub mod extent_map;
 pub mod geometry;
 pub mod inode;
 pub mod keys;

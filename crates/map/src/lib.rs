@@ -16,6 +16,7 @@ pub mod map_row;
 pub mod radix_tree;
 pub mod registry;
 
+mod pages;
 mod radix;
 mod radix_change;
 mod radix_prune;

@@ -1,6 +1,7 @@
 //! The parts of a radix tree that reading, changing and pruning share: the root, nodes, entries, owners.
 
 use crate::file_map::{MapInode, Mapping};
+use crate::pages::Pages;
 use std::sync::Arc;
 use terrace_blocks::BlockPool;
 use terrace_format::address::{BLOCK_SIZE, MAX_FILE_BLOCK};
@@ -8,9 +9,7 @@ use terrace_format::inode::{DIRECT_BLOCKS, ENTRY_UNWRITTEN, InodeSlot, RADIX_FAN
 use terrace_format::record::write_size;
 use terrace_format::table::{Owner, PageKind, TABLE_ENTRY_SIZE};
 use terrace_format::{Corrupt, FileBlock, Ino, PmBlock, PmOffset};
-use terrace_media::PmMedium;
-use terrace_wal::{Error, PageChecksums, Result, Tx};
-use zerocopy::IntoBytes;
+use terrace_wal::{Error, Result, Tx};
 use zerocopy::little_endian::U64;
 
 /// Bits of the block number that one level decides.
@@ -79,38 +78,25 @@ pub(crate) struct Root {
 
 /// The radix-tree file map.
 pub struct RadixTree {
-    pub(crate) blocks: Arc<BlockPool>,
-    pub(crate) pm: Arc<dyn PmMedium>,
-    checksums: Arc<PageChecksums>,
-    first: u64,
-    count: u64,
+    pub(crate) pages: Pages,
     direct: bool,
 }
 
 impl RadixTree {
     /// The radix trees of a pool.
     pub fn new(blocks: Arc<BlockPool>) -> RadixTree {
-        let pm = Arc::clone(blocks.wal().pm());
-        let checksums = Arc::clone(blocks.wal().checksums());
-        let (first, end) = (blocks.first_block().0, blocks.end_block().0);
-        RadixTree { blocks, pm, checksums, first, count: end - first, direct: end <= 1 << 31 }
+        let direct = blocks.end_block().0 <= 1 << 31;
+        RadixTree { pages: Pages::new(blocks), direct }
     }
 
-    /// `BlockPool::verify` with the sound case in line.
     #[inline]
     pub(crate) fn verify(&self, block: u64, site: &'static str) -> Result<PmBlock> {
-        if block.wrapping_sub(self.first) < self.count {
-            return Ok(PmBlock(block));
-        }
-        self.blocks.verify(PmBlock(block), site)
+        self.pages.verify(block, site)
     }
 
-    /// [`Self::verify`] of a node of a tree, which matches its checksum.
     #[inline]
     pub(crate) fn node(&self, block: u64, site: &'static str) -> Result<PmBlock> {
-        let node = self.verify(block, site)?;
-        self.checksums.ensure(node)?;
-        Ok(node)
+        self.pages.page(block, site)
     }
 
     #[inline]
@@ -124,18 +110,12 @@ impl RadixTree {
 
     #[inline]
     pub(crate) fn word(&self, tx: Option<&Tx>, offset: PmOffset) -> Result<u64> {
-        match tx {
-            None => Ok(self.pm.load_u64(offset)?),
-            Some(tx) => tx.read_u64(&*self.pm, offset),
-        }
+        self.pages.word(tx, offset)
     }
 
     #[inline]
     pub(crate) fn words(&self, tx: Option<&Tx>, offset: PmOffset, into: &mut [U64]) -> Result<()> {
-        match tx {
-            None => Ok(self.pm.read(offset, into.as_mut_bytes())?),
-            Some(tx) => tx.read(&*self.pm, offset, into.as_mut_bytes()),
-        }
+        self.pages.words(tx, offset, into)
     }
 
     /// The root, checked.
@@ -178,17 +158,8 @@ impl RadixTree {
 
     /// Checks that a node about to be changed or freed is one of this tree's.
     pub(crate) fn check_owner(&self, tx: &Tx, place: &RootPlace, node: PmBlock, level: u8) -> Result<()> {
-        let at = self.blocks.wal().geometry().table_entry(node);
-        let (found, expected) = (tx.read_u64(&*self.pm, at)?, place.node_owner(level));
-        if found == expected.encode() {
-            return Ok(());
-        }
-        Err(Corrupt::new(
-            format!("owner of radix node {node}, level {level}"),
-            format!("{expected:?}"),
-            Owner::decode(found).map_or(format!("{found:#x}"), |owner| format!("{owner:?}")),
-        )
-        .into())
+        let page = || format!("radix node {node}, level {level}");
+        self.pages.check_owner(Some(tx), node, place.node_owner(level), &page)
     }
 }
 

@@ -38,9 +38,9 @@ impl Growth<'_, '_, '_> {
         let Some(node) = self.claim.take(Target::Page) else {
             return Ok(None);
         };
-        self.tree.pm.write_streaming(node.offset(), &ZEROS)?;
+        self.tree.pages.pm.write_streaming(node.offset(), &ZEROS)?;
         let owner = self.place.node_owner(level);
-        self.tree.blocks.set_owner(self.tx, node, owner);
+        self.tree.pages.blocks.set_owner(self.tx, node, owner);
         self.added += 1;
         Ok(Some(node))
     }
@@ -118,14 +118,14 @@ impl RadixTree {
             return Ok(0);
         };
         let mut growth =
-            Growth { tree: self, place, tx, claim, limit: self.blocks.wal().max_record(), added: 0 };
+            Growth { tree: self, place, tx, claim, limit: self.pages.blocks.wal().max_record(), added: 0 };
         if let Some(root) = growth.root(last)? {
             growth.fill(root.block, root.height - 1, 0, first, last)?;
         }
         let added = growth.added;
         if added != 0 {
             // A crash must never leave a record that links a node whose zeros are not durable.
-            self.pm.order();
+            self.pages.pm.order();
         }
         Ok(added)
     }

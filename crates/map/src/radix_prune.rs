@@ -72,7 +72,7 @@ impl Prune<'_> {
     fn free(&mut self, node: PmBlock, level: u8) -> Result<()> {
         // Also catches a node that two parents name: it is free by now, as seen in this transaction.
         self.tree.check_owner(self.tx, self.place, node, level)?;
-        self.tree.blocks.release(self.tx, node);
+        self.tree.pages.blocks.release(self.tx, node);
         self.freed.push(node);
         Ok(())
     }

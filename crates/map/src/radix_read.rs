@@ -196,7 +196,7 @@ impl RadixTree {
         if position(from, top) != 0 {
             return Ok(None);
         }
-        let mut walk = Walk { last: end - 1, full, left: self.blocks.end_block().0, out };
+        let mut walk = Walk { last: end - 1, full, left: self.pages.blocks.end_block().0, out };
         let next = self.mapped_below(root.block, top, 0, from, &mut walk)?;
         Ok(next.map(FileBlock).filter(|next| next.0 < end))
     }
@@ -231,7 +231,7 @@ impl RadixTree {
                     }
                 } else if let Some(mapping) = self.decode(entry)? {
                     // Only a walk that finds nothing can be endless.
-                    walk.left = self.blocks.end_block().0;
+                    walk.left = self.pages.blocks.end_block().0;
                     walk.out.push((FileBlock(start), mapping));
                     if walk.out.len() == walk.full {
                         return Ok(Some(start + 1));
@@ -247,7 +247,7 @@ impl RadixTree {
         let Some(root) = self.root(None, place)? else {
             return Ok(());
         };
-        let mut left = self.blocks.end_block().0;
+        let mut left = self.pages.blocks.end_block().0;
         self.visit_below(root.block, root.height - 1, 0, &mut left, visit)
     }
 
