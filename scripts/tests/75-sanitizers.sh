@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# AddressSanitizer over the media, the file system on them, and the rings of the way in (all of the project's unsafe code);
+# AddressSanitizer over the vector code, the media, the file system on them, and the rings of the way in (all of the
+# project's unsafe code);
 # ThreadSanitizer over the threads of the file system with migration, of log, allocator and media.
 # The standard library is the toolchain's and not instrumented: what its locks and channels order is not seen, but
 # parking_lot's, which the engine uses here only, is built with the same flags and is. scripts/tests/tsan.suppressions says
@@ -34,7 +35,7 @@ for kind in ${SANITIZERS:-address thread}; do
         # SIGBUS is the media crate's own to handle.
         export ASAN_OPTIONS=detect_leaks=0:handle_sigbus=0
         export TERRACE_ROUNDS=300
-        tests address -Zsanitizer=address -p terrace-media --lib --tests
+        tests address -Zsanitizer=address -p terrace-media -p terrace-simd --lib --tests
         tests address -Zsanitizer=address -p terrace-engine --test basic --test stress
         # The rings of the way in. ThreadSanitizer hangs in its own symbolizer beside them.
         # AddressSanitizer keeps memory that was given back.
