@@ -166,6 +166,12 @@ codes! {
         "the size grows to the blocks that both maps confirm; or they go when an intent was lost";
     MapBlockCount 404 Error "The block count of an inode is not the number of blocks mapped in PM or below."
         "counted";
+    ExtentRoot 411 Error "A file's extent root has an impossible height or number of extents, or words behind its extents."
+        "the map is built from the block table";
+    ExtentNode 412 Error "An extent node has an impossible head, a place twice in its order, or keys that do not ascend."
+        "the map is built from the block table";
+    ExtentSpan 413 Error "An extent cannot be: of no block, beyond the last block of a file, leaf or PM, or over another."
+        "the extent goes";
     CatalogRoot 501 Error "A catalog shard's root word is not possible."
         "the shard is built from the leaves in the block table";
     CatalogPage 502 Error "A catalog page's header is damaged."

@@ -1,4 +1,4 @@
-//! Radix trees: of the inode file, and of each file's map (format.md "Radix nodes").
+//! Maps of files; radix trees: of the inode file, and of each file in a pool with this map (format.md "Radix nodes").
 
 use crate::checker::Checker;
 use crate::code::Code;
@@ -6,6 +6,7 @@ use crate::inode_record::InodeRecord;
 use std::fmt;
 use terrace_format::address::{BLOCK_SIZE, MAX_FILE_BLOCK};
 use terrace_format::inode::{DIRECT_BLOCKS, ENTRY_UNWRITTEN, RADIX_FANOUT, unpack_root};
+use terrace_format::map_kind::MapKind;
 use terrace_format::table::{Owner, PageKind};
 use terrace_format::{FileBlock, Ino};
 
@@ -73,6 +74,13 @@ impl<'a> Checker<'a> {
 
     /// Walks the map of a file, counts its blocks into the record.
     pub(crate) fn file_map(&mut self, record: &mut InodeRecord) {
+        match self.geometry.map {
+            MapKind::Radix => self.radix_map(record),
+            MapKind::Extent => self.extent_map(record),
+        }
+    }
+
+    fn radix_map(&mut self, record: &mut InodeRecord) {
         for (block, pointer) in (0..).zip(record.direct) {
             if pointer != 0 {
                 let unwritten = pointer & DIRECT_UNWRITTEN != 0;
@@ -104,13 +112,21 @@ impl<'a> Checker<'a> {
         self.geometry.block_count() <= u64::from(DIRECT_UNWRITTEN)
     }
 
-    fn file_block(&mut self, record: &mut InodeRecord, block: u64, place: u64, unwritten: bool) {
+    /// Judges a mapped block, and counts it; false when its PM block is none of the pool or was reached before.
+    pub(crate) fn file_block(
+        &mut self,
+        record: &mut InodeRecord,
+        block: u64,
+        place: u64,
+        unwritten: bool,
+    ) -> bool {
         let owner = Owner::File { ino: Ino(record.ino.into()), block: FileBlock(block), unwritten };
-        self.claim(place, owner, &format_args!("inode {}, block {block}", record.ino));
+        let is_new = self.claim(place, owner, &format_args!("inode {}, block {block}", record.ino));
         record.content.mapped += 1;
         if !unwritten {
             record.content.written_end = record.content.written_end.max(block + 1);
         }
+        is_new
     }
 }
 

@@ -5,6 +5,7 @@ use crate::file_map::{DIRECT_UNWRITTEN, Tree};
 use crate::inode_record::InodeRecord;
 use terrace_format::PmBlock;
 use terrace_format::inode::{ENTRY_UNWRITTEN, RADIX_FANOUT, unpack_root};
+use terrace_format::map_kind::MapKind;
 use terrace_format::table::Entry;
 
 /// Blocks of an extent that have a PM mapping.
@@ -19,6 +20,27 @@ pub struct Shadows {
 impl Checker<'_> {
     /// The shadows among the (at most 128) blocks from `first` on.
     pub(crate) fn shadowed(&mut self, record: &InodeRecord, first: u64, count: u32) -> Shadows {
+        match self.geometry.map {
+            MapKind::Radix => self.shadowed_by_radix(record, first, count),
+            MapKind::Extent => {
+                let mut shadows = Shadows::default();
+                let end = first.saturating_add(count.min(128).into());
+                for extent in self.extents_in(record, (first, end)) {
+                    for block in extent.first.max(first)..extent.end().min(end) {
+                        let bit = (block - first) as usize;
+                        shadows.any |= 1u128 << bit;
+                        let place = extent.at(block).0;
+                        if !extent.unwritten && self.in_pool(place) {
+                            shadows.places.push((bit, place));
+                        }
+                    }
+                }
+                shadows
+            }
+        }
+    }
+
+    fn shadowed_by_radix(&mut self, record: &InodeRecord, first: u64, count: u32) -> Shadows {
         let mut shadows = Shadows::default();
         let mut leaf: Option<(u64, Node)> = None;
         for (bit, block) in (first..first.saturating_add(count.min(128).into())).enumerate() {

@@ -1,6 +1,6 @@
 //! Kinds of file maps: the number in the superblock, and the feature bit that goes with it.
 
-use crate::version::RADIX_MAP;
+use crate::version::{EXTENT_MAP, RADIX_MAP};
 
 /// A kind of file map. A pool has one kind; mkfs chooses it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -9,11 +9,13 @@ pub enum MapKind {
     /// A radix tree per file.
     #[default]
     Radix = 1,
+    /// A B-tree of extents per file.
+    Extent = 2,
 }
 
 impl MapKind {
     /// All kinds, by their numbers.
-    pub const ALL: &[MapKind] = &[MapKind::Radix];
+    pub const ALL: &[MapKind] = &[MapKind::Radix, MapKind::Extent];
 
     /// The number in the superblock.
     pub const fn id(self) -> u8 {
@@ -29,6 +31,7 @@ impl MapKind {
     pub const fn feature(self) -> u64 {
         match self {
             MapKind::Radix => RADIX_MAP,
+            MapKind::Extent => EXTENT_MAP,
         }
     }
 

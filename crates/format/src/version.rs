@@ -67,6 +67,11 @@ pub const INCOMPATIBLE: &[FeatureRow] = &[
         name: "data-checksums",
         sentence: "a block table entry may hold the checksum of its block's data in place of the mask of lines",
     },
+    FeatureRow {
+        bit: EXTENT_MAP,
+        name: "extent-map",
+        sentence: "PM-resident blocks are mapped by a B-tree of extents per file",
+    },
 ];
 /// Incompatible feature: the radix map.
 pub const RADIX_MAP: u64 = 1;
@@ -82,6 +87,8 @@ pub const KEYED_SEALS: u64 = 16;
 pub const PAGE_CHECKSUMS: u64 = 32;
 /// Incompatible feature: checksums of file data in PM (docs/decisions/0026). Set by mkfs when asked for.
 pub const DATA_CHECKSUMS: u64 = 64;
+/// Incompatible feature: the extent map, in place of the radix map. Set by mkfs when asked for.
+pub const EXTENT_MAP: u64 = 128;
 /// Features that a writer must know (superblock `read_only_compatible`).
 pub const READ_ONLY_COMPATIBLE: &[FeatureRow] = &[];
 /// Features that may be ignored (superblock `compatible`).

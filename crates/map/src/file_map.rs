@@ -114,6 +114,8 @@ pub struct MapRecord {
     pub run: usize,
     /// Bytes for each block beside.
     pub block: usize,
+    /// Most blocks that the changes of a transaction map, and most runs that they remove.
+    pub most_blocks: usize,
 }
 
 impl MapRecord {

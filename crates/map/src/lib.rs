@@ -10,18 +10,21 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+pub mod extent;
 pub mod file_map;
 pub mod inode_file;
 pub mod map_row;
 pub mod radix_tree;
 pub mod registry;
 
+mod log_words;
 mod pages;
 mod radix;
 mod radix_change;
 mod radix_prune;
 mod radix_read;
 
+pub use extent::ExtentTree;
 pub use file_map::{FileMap, MapInode, Mapping};
 pub use inode_file::InodeFileMap;
 pub use map_row::MapRow;

@@ -1,6 +1,7 @@
 //! Radix tree: adding nodes, setting and clearing entries.
 
 use crate::file_map::Mapping;
+use crate::log_words::log_changes;
 use crate::radix::{BITS, FANOUT, NODE_BYTES, RadixTree, Root, RootPlace, entry_at, height_for, index};
 use crate::radix_read::{half, piece, span, to_direct};
 use smallvec::SmallVec;
@@ -9,8 +10,8 @@ use terrace_format::address::{BLOCK_SIZE, MAX_FILE_BLOCK};
 use terrace_format::inode::{DIRECT_BLOCKS, ENTRY_UNWRITTEN, pack_root};
 use terrace_format::{Corrupt, FileBlock, PmBlock, PmOffset};
 use terrace_wal::{Result, Tx};
+use zerocopy::FromZeros;
 use zerocopy::little_endian::U64;
-use zerocopy::{FromZeros, IntoBytes};
 
 static ZEROS: [u8; BLOCK_SIZE as usize] = [0; BLOCK_SIZE as usize];
 
@@ -233,24 +234,5 @@ impl RadixTree {
         }
         log_changes(tx, direct, &old, &new);
         Ok(())
-    }
-}
-
-/// Logs the words of `new` at `at` that differ from `old`, each run of them as one write.
-fn log_changes(tx: &mut Tx, at: PmOffset, old: &[U64], new: &[U64]) {
-    let mut at = at;
-    let (mut old, mut new) = (old, new);
-    while !new.is_empty() {
-        let pairs = || old.iter().zip(new);
-        let same = pairs().take_while(|(old, new)| old == new).count();
-        let differ = pairs().skip(same).take_while(|(old, new)| old != new).count();
-        let length = same + differ;
-        let run = new.iter().take(length).skip(same);
-        if differ != 0 {
-            let bytes: SmallVec<[U64; 32]> = run.copied().collect();
-            tx.write(at.plus(8 * same as u64), bytes.as_bytes());
-        }
-        at = at.plus(8 * length as u64);
-        (old, new) = (old.split_at(length).1, new.split_at(length).1);
     }
 }

@@ -94,7 +94,7 @@ impl FileMap for RadixTree {
 
     fn record(&self) -> MapRecord {
         // Changed and unchanged words in turn cost most.
-        MapRecord { run: 0, block: WORD_BYTES }
+        MapRecord { run: 0, block: WORD_BYTES, most_blocks: usize::MAX }
     }
 
     fn change(

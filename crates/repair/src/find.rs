@@ -4,6 +4,7 @@
 
 mod below;
 pub(crate) mod cells;
+mod extents;
 pub(crate) mod inode_pages;
 pub(crate) mod maps;
 mod radix;

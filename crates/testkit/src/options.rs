@@ -1,15 +1,26 @@
 //! Options of mkfs and of mounts that most tests use.
 
-use terrace_engine::{DeviceClass, FormatOptions, MountOptions, NewDevice, PolicyKind};
+use terrace_engine::{DeviceClass, FormatOptions, MAPS, MountOptions, NewDevice, PolicyKind};
+use terrace_format::map_kind::MapKind;
 use terrace_placement::Home;
 
 /// The time at which the clocks of all fixtures start, in nanoseconds since 1970.
 pub const START_NS: u64 = 1_700_000_000_000_000_000;
 
+/// The file map of test pools: radix, or the map with the name in the variable TERRACE_MAP.
+///
+/// # Panics
+/// For a name that is none of a map.
+pub fn map_under_test() -> MapKind {
+    let Ok(name) = std::env::var("TERRACE_MAP") else { return MapKind::default() };
+    let row = MAPS.iter().find(|row| row.name == name);
+    row.unwrap_or_else(|| panic!("TERRACE_MAP={name}: no such map")).kind
+}
+
 /// Options of mkfs for a pool with `devices` devices in tier 1 and chunks of 64 KiB.
 pub fn format_options(devices: usize) -> FormatOptions {
     FormatOptions {
-        map: Default::default(),
+        map: map_under_test(),
         label: "test".into(),
         uuid: [7; 16],
         hash_key: [9; 16],

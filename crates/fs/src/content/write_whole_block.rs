@@ -26,8 +26,8 @@ use terrace_store::types::segment::Segment;
 use terrace_store::types::{BlockRange, WriteFlags};
 use terrace_wal::{Error, NoSpace, Tx};
 
-/// Record room: header, data check, slot (three runs of words), map word, two table entries.
-const RECORD: usize = 512;
+/// Record room beside the map's: header, data check, slot (three runs of words), two table entries.
+const RECORD: usize = 496;
 
 /// The result of the short way of a write.
 pub enum WholeBlock {
@@ -87,7 +87,11 @@ pub(crate) fn write_whole_block(
     };
     let keep_old = || old.iter().for_each(|old| store.persistent.blocks().keep(*old));
     log_whole_block(store, &mut tx, &inode, block, new, old, flags);
-    let open = store.persistent.wal().try_begin(RECORD).inspect_err(|_| keep_old())?;
+    let open = store
+        .persistent
+        .wal()
+        .try_begin(RECORD + store.persistent.map().record().bytes(1, 1))
+        .inspect_err(|_| keep_old())?;
     let Some(open) = open else {
         keep_old();
         claim.give_back_all();

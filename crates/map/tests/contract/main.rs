@@ -4,13 +4,15 @@
 
 mod crash;
 mod damage;
+mod extent;
 mod model;
 mod modelled_map;
+mod radix;
 mod unit;
 
 use std::sync::Arc;
 use terrace_blocks::BlockPool;
-use terrace_map::{FileMap, RadixTree};
+use terrace_map::{ExtentTree, FileMap, RadixTree};
 
 /// An implementation under test.
 struct Row {
@@ -18,13 +20,25 @@ struct Row {
     make: fn(Arc<BlockPool>) -> Box<dyn FileMap>,
 }
 
-const MAPS: &[Row] = &[Row { name: "radix", make: |blocks| Box::new(RadixTree::new(blocks)) }];
+const MAPS: &[Row] = &[
+    Row { name: "radix", make: |blocks| Box::new(RadixTree::new(blocks)) },
+    Row { name: "extent", make: |blocks| Box::new(ExtentTree::new(blocks)) },
+];
 
 /// Runs a test for every map and seed.
 fn for_each_map(seeds: std::ops::Range<u64>, test: impl Fn(&Row, u64)) {
+    for_maps(MAPS, seeds, test);
+}
+
+/// Runs a test of the radix map alone: of its numbers of nodes, or of the words in them.
+fn for_radix(test: impl Fn(&Row, u64)) {
+    for_maps(&MAPS[..1], 0..1, test);
+}
+
+fn for_maps(maps: &[Row], seeds: std::ops::Range<u64>, test: impl Fn(&Row, u64)) {
     let fixed = std::env::var("TERRACE_SEED").ok().and_then(|s| s.parse().ok());
     let seeds = fixed.map_or(seeds, |seed: u64| seed..seed + 1);
-    for row in MAPS {
+    for row in maps {
         for seed in seeds.clone() {
             let run = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| test(row, seed)));
             if let Err(cause) = run {

@@ -14,7 +14,7 @@ use terrace_map::file_map::{Freed, MapChange};
 use terrace_map::{FileMap, MapInode, Mapping};
 use terrace_media::PmMedium;
 use terrace_runtime::sync::Mutex;
-use terrace_wal::{Error, NoSpace, Tx, Wal};
+use terrace_wal::{Error, MapRoom, NoSpace, Tx, Wal};
 use zerocopy::{FromZeros, IntoBytes};
 
 pub const UUID: [u8; 16] = [7; 16];
@@ -24,6 +24,10 @@ const GARBAGE: u64 = 100;
 
 /// Bytes of a new page of a map in a record, at most.
 pub const PAGE_RECORD_BYTES: usize = 24 + 2 * 16;
+/// Bytes of a freed page of a map in a record, at most.
+const FREED_RECORD_BYTES: usize = 24 + 16 + 8 + 240;
+/// Bytes of a step that makes room, at most.
+const STEP_RECORD_BYTES: usize = 512;
 
 /// The changes of an operation as callers make them: new mappings as a whole, removals run by run.
 fn changes(inode: &MapInode, first: u64, old: &[Option<Mapping>], new: &[Option<Mapping>]) -> Vec<MapChange> {
@@ -81,6 +85,7 @@ pub type Model = BTreeMap<(u64, u64), Mapping>;
 
 /// The file maps of a small pool, and the model of them.
 pub struct ModelledMap {
+    pub name: &'static str,
     pub pm: Arc<dyn PmMedium>,
     pub wal: Arc<Wal>,
     pub blocks: Arc<BlockPool>,
@@ -131,6 +136,7 @@ impl ModelledMap {
         let blocks = Arc::new(BlockPool::new(Arc::clone(&wal)));
         let map = (row.make)(Arc::clone(&blocks));
         ModelledMap {
+            name: row.name,
             pm,
             wal,
             blocks,
@@ -180,35 +186,62 @@ impl ModelledMap {
 
     /// Makes the room a range needs, few pages at a time.
     pub fn ensure_room(&mut self, ino: u64, first: u64, count: usize) -> terrace_wal::Result<()> {
-        let (inode, wanted) = (self.inode(ino), self.wanted(ino, first, count));
-        let before = self.map.missing_room(&wanted)?.map_or(0, |room| room.pages);
-        let mut added = 0;
+        let wanted = self.wanted(ino, first, count);
+        while let Some(room) = self.map.missing_room(&wanted)? {
+            self.make_room(ino, &room)?;
+            let left = self.map.missing_room(&wanted)?.map_or(0, |room| room.pages);
+            assert!(self.name != "radix" || left == 0, "{left} pages of {room:?} are missing still");
+        }
+        Ok(())
+    }
+
+    /// Makes room, few pages at a time; sometimes a transaction is given up.
+    pub fn make_room(&mut self, ino: u64, room: &MapRoom) -> terrace_wal::Result<()> {
+        let inode = self.inode(ino);
+        let mut left = room.pages;
         loop {
-            let Some(room) = self.map.missing_room(&wanted)? else {
-                assert_eq!(added, before, "missing pages do not add up");
-                return Ok(());
-            };
-            assert_eq!(room.pages, before - added, "missing pages do not add up");
-            let most = room.pages.min((self.wal.max_record() - 64) / PAGE_RECORD_BYTES);
+            let most = left.clamp(1, (self.wal.max_record() - 64) / PAGE_RECORD_BYTES);
             let held = self.rng.random_range(1..=most);
-            let bytes = 32 + PAGE_RECORD_BYTES * held;
+            let bytes = (32 + PAGE_RECORD_BYTES * held).max(STEP_RECORD_BYTES);
             let give_up = self.rng.random_bool(0.1);
             let reservation = self.wal.reserve(bytes)?;
             let mut claim = self.claim_nodes(held)?;
             let mut tx = Tx::new();
-            if let Err(error) = self.map.make_room(&mut tx, &inode, &room, &mut claim) {
+            if let Err(error) = self.map.make_room(&mut tx, &inode, room, &mut claim) {
                 claim.give_back_all();
                 return Err(error);
             }
+            assert!(tx.record_size() <= bytes, "{} > {bytes}", tx.record_size());
+            if tx.is_empty() {
+                return Ok(());
+            }
             let now = held - claim.left();
             assert!(now != 0, "no page of {held} was used");
-            assert!(tx.record_size() <= bytes, "{} > {bytes}", tx.record_size());
             if give_up {
                 claim.give_back_all(); // the transaction is given up
                 continue;
             }
             self.wal.commit(reservation, &tx)?;
-            added += now;
+            left -= now.min(left);
+        }
+    }
+
+    /// As [`Self::change`]; makes room when it is lacking, and tries again.
+    fn change_with_room(
+        &mut self,
+        tx: &mut Tx,
+        ino: u64,
+        first: u64,
+        new: &[Option<Mapping>],
+    ) -> terrace_wal::Result<Freed> {
+        loop {
+            match self.change(tx, ino, first, new) {
+                Err(Error::MapRoom(room)) => {
+                    tx.clear();
+                    self.make_room(ino, &room)?;
+                }
+                done => return done,
+            }
         }
     }
 
@@ -247,9 +280,9 @@ impl ModelledMap {
         for mapping in &mut new {
             *mapping = mapping.filter(|_| !self.rng.random_bool(share));
         }
-        let reservation = self.wal.reserve(self.wal.max_record())?;
         let mut tx = Tx::new();
-        let freed = self.change(&mut tx, ino, first, &new)?;
+        let freed = self.change_with_room(&mut tx, ino, first, &new)?;
+        let reservation = self.wal.reserve(self.wal.max_record())?;
         let post = self.after(ino, first, &new);
         self.allow(&post);
         let lsn = self.wal.commit(reservation, &tx)?;
@@ -266,9 +299,9 @@ impl ModelledMap {
         for mapping in new.iter_mut().flatten() {
             mapping.unwritten ^= self.rng.random_bool(0.5);
         }
-        let reservation = self.wal.reserve(self.wal.max_record())?;
         let mut tx = Tx::new();
-        let freed = self.change(&mut tx, ino, first, &new)?;
+        let freed = self.change_with_room(&mut tx, ino, first, &new)?;
+        let reservation = self.wal.reserve(self.wal.max_record())?;
         let post = self.after(ino, first, &new);
         self.allow(&post);
         let lsn = self.wal.commit(reservation, &tx)?;
@@ -282,7 +315,7 @@ impl ModelledMap {
         let inode = self.inode(ino);
         let mut at = Some(FileBlock(0));
         while let Some(first) = at {
-            let limit = 32 + self.rng.random_range(4..12) * 40;
+            let limit = self.wal.max_record() - self.rng.random_range(0..500);
             let reservation = self.wal.reserve(limit)?;
             let (mut tx, mut freed) = (Tx::new(), Default::default());
             let rest = (MAX_FILE_BLOCK.0 + 1 - first.0) as usize;
@@ -313,9 +346,9 @@ impl ModelledMap {
         let changed = self.map.change(tx, &changes, limit, &mut freed);
         drop(changed.inspect_err(|_| freed.iter().for_each(|block| self.blocks.keep(*block)))?);
         let cost = tx.record_size() - before;
-        let most = self.map.record().bytes(changes.len(), new.len()) + 40 * freed.len();
+        let most = self.map.record().bytes(changes.len(), new.len()) + FREED_RECORD_BYTES * freed.len();
         assert!(cost <= most, "change of {} blocks took {cost} bytes of {most}", new.len());
-        assert!(old != new || cost <= 40 * freed.len(), "unchanged words were logged");
+        assert!(old != new || cost <= FREED_RECORD_BYTES * freed.len(), "unchanged words were logged");
         let mut seen = vec![None; new.len()];
         self.map.lookup_run(&inode, FileBlock(first), &mut seen)?;
         assert_eq!(seen, old, "a change is visible before its commit");

@@ -1,10 +1,13 @@
 //! Writes file maps: a sound map that holds the right entries stays, every other map is built anew.
 
+use super::extents::build_extents;
 use super::radix::build_radix;
 use crate::state::Round;
 use crate::state::actions::Stuck;
 use crate::state::maps::{FileMap, Mapped};
+use std::collections::BTreeMap;
 use terrace_format::inode::{DIRECT_BLOCKS, ENTRY_UNWRITTEN, InodeSlot};
+use terrace_format::map_kind::MapKind;
 use terrace_format::table::{Owner, PageKind};
 
 /// Writes the maps that change, and their roots into the slots.
@@ -40,10 +43,26 @@ fn build_map(round: &mut Round<'_>, ino: u32, slot: &mut InodeSlot, map: FileMap
     for block in map.nodes {
         round.owners.release(block);
     }
+    let page = Owner::Page { kind: PageKind::MapNode, datum: ino };
+    match round.pool.geometry.map {
+        MapKind::Radix => build_radix_map(round, slot, &map.entries, page),
+        MapKind::Extent => {
+            let blocks = map.entries.iter().map(|(block, mapped)| (*block, *mapped));
+            build_extents(round, slot, blocks, page)
+        }
+    }
+}
+
+fn build_radix_map(
+    round: &mut Round<'_>,
+    slot: &mut InodeSlot,
+    blocks: &BTreeMap<u64, Mapped>,
+    page: Owner,
+) -> Result<(), Stuck> {
     let has_direct = round.pool.geometry.block_count() <= 1 << 31;
     slot.direct = Default::default();
     let mut entries = Vec::new();
-    for (file_block, Mapped { block, unwritten }) in &map.entries {
+    for (file_block, Mapped { block, unwritten }) in blocks {
         if has_direct && *file_block < DIRECT_BLOCKS {
             if let Some(place) = slot.direct.get_mut(*file_block as usize) {
                 *place = (*block as u32 | u32::from(*unwritten) << 31).into();
@@ -52,7 +71,6 @@ fn build_map(round: &mut Round<'_>, ino: u32, slot: &mut InodeSlot, map: FileMap
             entries.push((*file_block, if *unwritten { block | ENTRY_UNWRITTEN } else { *block }));
         }
     }
-    let owner = |_: u64| Owner::Page { kind: PageKind::MapNode, datum: ino };
-    slot.root = build_radix(round, entries, &owner)?.into();
+    slot.root = build_radix(round, entries, &|_| page)?.into();
     Ok(())
 }

@@ -1,28 +1,34 @@
 //! Walks the file maps of all inodes as they were found.
 
+use super::extents::walk_extents;
 use super::radix::walk;
 use crate::state::Round;
 use crate::state::maps::FileMap;
 use terrace_format::address::MAX_FILE_BLOCK;
 use terrace_format::inode::{DIRECT_BLOCKS, ENTRY_UNWRITTEN, InodeSlot};
+use terrace_format::map_kind::MapKind;
 use terrace_format::table::{Owner, PageKind};
 
 /// Walks the maps of all inodes in use.
 pub(crate) fn salvage_maps(round: &mut Round<'_>) {
     let inos: Vec<u32> = round.inodes.slots.keys().chain(round.inodes.residues.keys()).copied().collect();
+    let mut again = round.pool.geometry.block_count();
     for ino in inos {
         let Some(slot) = round.inodes.slots.get(&ino).or_else(|| round.inodes.residues.get(&ino)).copied()
         else {
             continue;
         };
-        let map = walk_map(round, ino, &slot);
+        let map = match round.pool.geometry.map {
+            MapKind::Radix => walk_radix(round, ino, &slot),
+            MapKind::Extent => walk_extents(round, ino, &slot, &mut again),
+        };
         if map.broken || !map.found.is_empty() || !map.nodes.is_empty() {
             round.maps.insert(ino, map);
         }
     }
 }
 
-fn walk_map(round: &mut Round<'_>, ino: u32, slot: &InodeSlot) -> FileMap {
+fn walk_radix(round: &mut Round<'_>, ino: u32, slot: &InodeSlot) -> FileMap {
     let owner = |_: u64| Owner::Page { kind: PageKind::MapNode, datum: ino };
     let walk = walk(round, slot.root.get(), &owner);
     let mut map = FileMap { broken: walk.broken, ..FileMap::default() };

@@ -20,13 +20,13 @@ const OF_DROPPED: usize = 48;
 /// Record bytes besides: header, slot, data checks.
 const RECORD_FIXED: usize = 512;
 
-/// Most blocks of one write transaction: what a quarter lane records, at most 1 MiB (design I4).
+/// Most blocks of one write transaction: what a quarter lane records and the map takes, at most 1 MiB (design I4).
 pub fn atomic_blocks(store: &Store) -> u64 {
     let map = store.persistent.map().record();
     let room = store.persistent.wal().max_record() - RECORD_FIXED - map.run;
     let fit = room / (OF_WRITTEN + map.block);
     assert!(fit > 0, "a quarter of a lane records a block (T7)");
-    (fit as u64).min((1 << 20) / BLOCK_SIZE)
+    (fit.min(map.most_blocks) as u64).min((1 << 20) / BLOCK_SIZE)
 }
 
 /// Record bytes for new content of `blocks` blocks, in the worst case.
@@ -40,7 +40,12 @@ pub(crate) fn removed_blocks(store: &Store, bytes: usize) -> usize {
     bytes / (OF_REMOVED + store.persistent.map().record().bytes(1, 1))
 }
 
-/// Record bytes for `blocks` blocks in `runs` runs that movement drops from PM.
+/// Record bytes for `blocks` blocks in `runs` runs that movement drops from PM. More than a record has where the map takes
+/// no so many runs at once.
 pub(crate) fn record_of_drop(store: &Store, runs: usize, blocks: usize) -> usize {
-    OF_DROPPED * blocks + store.persistent.map().record().bytes(runs, blocks)
+    let map = store.persistent.map().record();
+    if runs > map.most_blocks {
+        return usize::MAX / 2;
+    }
+    OF_DROPPED * blocks + map.bytes(runs, blocks)
 }

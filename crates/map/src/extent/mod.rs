@@ -1,0 +1,145 @@
+//! Extent tree: a B-tree of extents per file, in place in PM ([HashFS] section 3.1.1; docs/format.md "Extent map").
+//!
+//! Small files have up to two extents in the slot and no page. A node keeps its entries where they were put and an order
+//! of their places, so an insertion writes a few words. The publication's flag for valid entries is not needed: a record
+//! makes a change whole.
+//!
+//! Invariants: extents of a tree do not overlap, and an extent lies in the leaf that its first block leads to, as a
+//! whole; a node has one parent and its owner in the block table, which is checked before the node is changed or
+//! freed. Walks go forward and are bounded by the height and by the pool's blocks, so damage cannot make them endless.
+
+mod change;
+mod leaf;
+mod read;
+mod room;
+
+use crate::file_map::{Exchange, FileMap, Freed, MapChange, MapGuard, MapInode, MapRecord, Mapped, Mapping};
+use crate::map_row::MapRow;
+use crate::pages::Pages;
+use std::sync::Arc;
+use terrace_blocks::{BlockPool, Claim};
+use terrace_format::extent_map::NODE_ENTRIES;
+use terrace_format::inode::InodeSlot;
+use terrace_format::map_kind::MapKind;
+use terrace_format::record::write_size;
+use terrace_format::table::{Owner, PageKind, TABLE_ENTRY_SIZE};
+use terrace_format::{FileBlock, Ino, PmBlock};
+use terrace_wal::{MapRoom, Result, Tx};
+
+/// The row of this map.
+pub(crate) const ROW: MapRow = MapRow {
+    kind: MapKind::Extent,
+    name: "extent",
+    sentence: "A B-tree of extents per file",
+    make: |blocks| Box::new(ExtentTree::new(Arc::clone(blocks))),
+};
+
+/// Most extents that room is made for: a leaf that was split has so many free places, and another.
+const MOST_ROOM: usize = NODE_ENTRIES / 2 - 2;
+/// Most blocks that a change may map, each an extent of its own, and most runs that it may remove from the midst of
+/// extents: less than the room, for the last block of a file that is changed beside.
+const MOST_BLOCKS: usize = MOST_ROOM - 6;
+/// Bytes of a changed entry in a record.
+const ENTRY_BYTES: usize = write_size(16);
+/// Bytes of the changed head of a node in a record: its number of entries, and the whole order.
+const HEAD_BYTES: usize = write_size(8) + write_size(NODE_ENTRIES);
+/// Bytes of a freed node in a record: its owner, and the head of its parent.
+const FREED_BYTES: usize = write_size(TABLE_ENTRY_SIZE as usize) + HEAD_BYTES;
+
+/// The extent-tree file map.
+pub struct ExtentTree {
+    pages: Pages,
+}
+
+impl ExtentTree {
+    /// The extent trees of a pool.
+    pub fn new(blocks: Arc<BlockPool>) -> ExtentTree {
+        ExtentTree { pages: Pages::new(blocks) }
+    }
+
+    fn check_owner(&self, tx: Option<&Tx>, ino: Ino, node: PmBlock) -> Result<()> {
+        let page = || format!("extent node {node} of inode {ino}");
+        self.pages.check_owner(tx, node, node_owner(ino), &page)
+    }
+}
+
+fn node_owner(ino: Ino) -> Owner {
+    Owner::Page { kind: PageKind::MapNode, datum: ino.0 as u32 }
+}
+
+impl FileMap for ExtentTree {
+    fn lookup(&self, inode: &MapInode, block: FileBlock) -> Result<Option<Mapping>> {
+        self.lookup_one(inode, block.0)
+    }
+
+    fn lookup_run(&self, inode: &MapInode, first: FileBlock, out: &mut [Option<Mapping>]) -> Result<()> {
+        self.lookup_many(inode, first.0, out)
+    }
+
+    fn mapped(
+        &self,
+        inode: &MapInode,
+        from: FileBlock,
+        to: FileBlock,
+        most: usize,
+        out: &mut Vec<Mapped>,
+    ) -> Result<Option<FileBlock>> {
+        self.list(inode, (from.0, to.0), most, out)
+    }
+
+    fn is_empty(&self, _: Ino, slot: &InodeSlot) -> bool {
+        slot.root.get() == 0 && slot.direct.iter().all(|pointer| pointer.get() == 0)
+    }
+
+    fn missing_room(&self, change: &MapChange) -> Result<Option<MapRoom>> {
+        self.lacking(change)
+    }
+
+    fn make_room(&self, tx: &mut Tx, inode: &MapInode, room: &MapRoom, claim: &mut Claim<'_>) -> Result<()> {
+        self.split_for(tx, inode, room, claim)
+    }
+
+    fn record(&self) -> MapRecord {
+        // An extent at each end stays in part.
+        MapRecord { run: HEAD_BYTES + 2 * ENTRY_BYTES, block: ENTRY_BYTES, most_blocks: MOST_BLOCKS }
+    }
+
+    fn change(
+        &self,
+        tx: &mut Tx,
+        changes: &[MapChange],
+        limit: usize,
+        freed: &mut Freed,
+    ) -> Result<MapGuard<'_>> {
+        for change in changes {
+            self.change_extents(tx, change, limit, freed)?;
+        }
+        Ok(MapGuard::default())
+    }
+
+    fn exchange(
+        &self,
+        tx: &mut Tx,
+        inode: &MapInode,
+        block: FileBlock,
+        new: Mapping,
+    ) -> Result<Option<Exchange<'_>>> {
+        let old = self.exchange_one(tx, inode, block, new)?;
+        Ok(old.map(|old| Exchange { old, guard: MapGuard::default() }))
+    }
+
+    fn prune(
+        &self,
+        tx: &mut Tx,
+        inode: &MapInode,
+        range: (FileBlock, usize),
+        limit: usize,
+        freed: &mut Freed,
+    ) -> Result<Option<FileBlock>> {
+        self.free_empty(tx, inode, range, limit, freed)
+    }
+
+    fn visit_pages(&self, inode: &MapInode, visit: &mut dyn FnMut(PmBlock, u8)) -> Result<()> {
+        self.visit_nodes(inode, visit)
+    }
+}

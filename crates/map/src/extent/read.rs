@@ -1,0 +1,314 @@
+//! Extent tree: lookups and walks.
+
+use super::ExtentTree;
+use crate::file_map::{MapInode, Mapped, Mapping};
+use smallvec::SmallVec;
+use terrace_format::address::MAX_FILE_BLOCK;
+use terrace_format::extent_map::{
+    Entry, Extent, ExtentRoot, INLINE_EXTENTS, MAX_HEIGHT, NODE_HEAD_WORDS, NodeHead, entry_at, key_of,
+};
+use terrace_format::inode::InodeSlot;
+use terrace_format::{Corrupt, FileBlock, PmBlock, PmOffset};
+use terrace_wal::{Error, Result, Tx};
+use zerocopy::little_endian::U64;
+
+/// A node as read.
+#[derive(Clone)]
+pub(super) struct Node {
+    pub block: PmBlock,
+    pub head: NodeHead,
+}
+
+/// The way to a leaf.
+pub(super) struct Descent {
+    pub leaf: Node,
+    /// Inner nodes from the root on, each with the position of the child that was taken.
+    pub path: SmallVec<[(Node, usize); 3]>,
+    /// The leaf has the extents that begin before this block, and at or after the end of the leaf before.
+    pub end: u64,
+}
+
+/// The mapping that an extent gives to a block of it.
+pub(super) fn mapping_at(extent: &Extent, block: u64) -> Mapping {
+    Mapping { block: extent.at(block), unwritten: extent.unwritten }
+}
+
+impl ExtentTree {
+    /// The root, checked.
+    pub(super) fn root(&self, tx: Option<&Tx>, inode: &MapInode) -> Result<ExtentRoot> {
+        if inode.is_nowhere() {
+            return Ok(ExtentRoot::Empty);
+        }
+        let word = self.pages.word(tx, inode.slot.plus(InodeSlot::ROOT))?;
+        ExtentRoot::decode(word).ok_or_else(|| bad_root(inode, word))
+    }
+
+    /// A node of a level, checked.
+    pub(super) fn node(&self, tx: Option<&Tx>, block: u64, level: u8) -> Result<Node> {
+        let block = self.pages.page(block, "extent node")?;
+        let mut words = [U64::ZERO; NODE_HEAD_WORDS];
+        self.pages.words(tx, block.offset(), &mut words)?;
+        let head = NodeHead::decode(&words.map(U64::get));
+        // Only a leaf may be empty.
+        let is_possible = |head: &NodeHead| head.level == level && (level == 0 || head.count > 0);
+        match head.filter(is_possible) {
+            Some(head) => Ok(Node { block, head }),
+            None => Err(bad_node(block, level, words[0].get())),
+        }
+    }
+
+    /// The entry at a position, as stored.
+    pub(super) fn entry(&self, tx: Option<&Tx>, node: &Node, position: usize) -> Result<Entry> {
+        self.place(tx, node.block, node.head.place(position))
+    }
+
+    /// The content of a place.
+    pub(super) fn place(&self, tx: Option<&Tx>, node: PmBlock, place: u8) -> Result<Entry> {
+        let mut words = [U64::ZERO; 2];
+        self.pages.words(tx, entry_at(node, place), &mut words)?;
+        Ok(words.map(U64::get))
+    }
+
+    /// Entries of a node whose keys are not behind a block.
+    pub(super) fn search(&self, tx: Option<&Tx>, node: &Node, block: u64) -> Result<usize> {
+        let (mut low, mut high) = (0, node.head.count);
+        while low < high {
+            let middle = (low + high) / 2;
+            let at = entry_at(node.block, node.head.place(middle));
+            if key_of([self.pages.word(tx, at)?, 0]) <= block {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        Ok(low)
+    }
+
+    /// An extent as stored, checked.
+    pub(super) fn decode(&self, entry: Entry) -> Result<Extent> {
+        let extent = Extent::decode(entry).ok_or_else(|| bad_extent(entry))?;
+        self.pages.verify(extent.block.0, "extent")?;
+        self.pages.verify(extent.block.0 + (extent.length - 1), "extent")?;
+        Ok(extent)
+    }
+
+    /// The extents of the slot.
+    pub(super) fn inline(
+        &self,
+        tx: Option<&Tx>,
+        inode: &MapInode,
+        count: usize,
+    ) -> Result<SmallVec<[Extent; INLINE_EXTENTS]>> {
+        let mut words = [[U64::ZERO; 2]; INLINE_EXTENTS];
+        self.pages.words(tx, inline_at(inode), words.as_flattened_mut())?;
+        let extents: Result<SmallVec<[Extent; INLINE_EXTENTS]>> =
+            words.iter().take(count).map(|words| self.decode(words.map(U64::get))).collect();
+        let extents = extents?;
+        if extents.windows(2).any(|pair| matches!(pair, [a, b] if a.end() > b.first)) {
+            return Err(overlap(inode));
+        }
+        Ok(extents)
+    }
+
+    pub(super) fn lookup_one(&self, inode: &MapInode, block: u64) -> Result<Option<Mapping>> {
+        if block > MAX_FILE_BLOCK.0 {
+            return Ok(None);
+        }
+        let (height, root) = match self.root(None, inode)? {
+            ExtentRoot::Empty => return Ok(None),
+            ExtentRoot::Inline(count) => {
+                let extents = self.inline(None, inode, count)?;
+                let found = extents.iter().find(|extent| extent.first <= block && block < extent.end());
+                return Ok(found.map(|extent| mapping_at(extent, block)));
+            }
+            ExtentRoot::Tree { height, block } => (height, block),
+        };
+        let mut node = self.node(None, root.0, height - 1)?;
+        for level in (0..height - 1).rev() {
+            let position = self.search(None, &node, block)?.saturating_sub(1);
+            node = self.node(None, self.entry(None, &node, position)?[1], level)?;
+        }
+        let Some(position) = self.search(None, &node, block)?.checked_sub(1) else { return Ok(None) };
+        let extent = self.decode(self.entry(None, &node, position)?)?;
+        Ok((extent.first <= block && block < extent.end()).then(|| mapping_at(&extent, block)))
+    }
+
+    /// The way to the leaf that a block's extent lies in.
+    pub(super) fn descend(
+        &self,
+        tx: Option<&Tx>,
+        (height, root): (u8, PmBlock),
+        block: u64,
+    ) -> Result<Descent> {
+        debug_assert!((1..=MAX_HEIGHT).contains(&height), "a tree of height {height}");
+        let mut end = MAX_FILE_BLOCK.0 + 1;
+        let mut path = SmallVec::new();
+        let mut node = self.node(tx, root.0, height - 1)?;
+        for level in (0..height - 1).rev() {
+            let position = self.search(tx, &node, block)?.saturating_sub(1);
+            if position + 1 < node.head.count {
+                end = end.min(key_of(self.entry(tx, &node, position + 1)?));
+            }
+            let child = self.entry(tx, &node, position)?[1];
+            path.push((node, position));
+            node = self.node(tx, child, level)?;
+        }
+        if end <= block {
+            let site = format!("extent node {root}, keys on the way to block {block}");
+            return Err(Corrupt::new(site, "ascending keys", end.to_string()).into());
+        }
+        Ok(Descent { leaf: node, path, end })
+    }
+
+    /// Visits the extents that reach into `from..end`, ascending, until `visit` is false.
+    pub(super) fn walk(
+        &self,
+        tx: Option<&Tx>,
+        inode: &MapInode,
+        (from, end): (u64, u64),
+        visit: &mut dyn FnMut(&Extent) -> bool,
+    ) -> Result<()> {
+        let (height, root) = match self.root(tx, inode)? {
+            ExtentRoot::Empty => return Ok(()),
+            ExtentRoot::Inline(count) => {
+                let extents = self.inline(tx, inode, count)?;
+                let meets = |extent: &&Extent| extent.end() > from && extent.first < end;
+                extents.iter().filter(meets).all(visit);
+                return Ok(());
+            }
+            ExtentRoot::Tree { height, block } => (height, block),
+        };
+        let (mut at, mut seen, mut left) = (from, 0, self.pages.blocks.end_block().0);
+        while at < end {
+            let Descent { leaf, end: leaf_end, .. } = self.descend(tx, (height, root), at)?;
+            let first = self.search(tx, &leaf, at)?.saturating_sub(1);
+            for position in first..leaf.head.count {
+                let extent = self.decode(self.entry(tx, &leaf, position)?)?;
+                if extent.end() <= at {
+                    continue;
+                }
+                if extent.first >= end {
+                    return Ok(());
+                }
+                if extent.first < seen || extent.end() > leaf_end {
+                    return Err(overlap(inode));
+                }
+                seen = extent.end();
+                if !visit(&extent) {
+                    return Ok(());
+                }
+            }
+            at = leaf_end;
+            left = left.checked_sub(1).ok_or_else(|| too_many(inode))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn lookup_many(
+        &self,
+        inode: &MapInode,
+        first: u64,
+        out: &mut [Option<Mapping>],
+    ) -> Result<()> {
+        out.fill(None);
+        let end = first.saturating_add(out.len() as u64).min(MAX_FILE_BLOCK.0 + 1);
+        self.walk(None, inode, (first, end), &mut |extent| {
+            let (from, to) = (extent.first.max(first), extent.end().min(end));
+            let part = out.get_mut((from - first) as usize..(to - first) as usize);
+            for (block, out) in (from..).zip(part.into_iter().flatten()) {
+                *out = Some(mapping_at(extent, block));
+            }
+            true
+        })
+    }
+
+    pub(super) fn list(
+        &self,
+        inode: &MapInode,
+        (from, to): (u64, u64),
+        most: usize,
+        out: &mut Vec<Mapped>,
+    ) -> Result<Option<FileBlock>> {
+        assert!(most > 0, "a list of no blocks never gets full");
+        let (end, full) = (to.min(MAX_FILE_BLOCK.0 + 1), out.len().saturating_add(most));
+        let mut next = None;
+        self.walk(None, inode, (from, end), &mut |extent| {
+            for block in extent.first.max(from)..extent.end().min(end) {
+                if out.len() == full {
+                    next = Some(FileBlock(block));
+                    return false;
+                }
+                out.push((FileBlock(block), mapping_at(extent, block)));
+            }
+            true
+        })?;
+        Ok(next)
+    }
+
+    pub(super) fn visit_nodes(&self, inode: &MapInode, visit: &mut dyn FnMut(PmBlock, u8)) -> Result<()> {
+        if let ExtentRoot::Tree { height, block } = self.root(None, inode)? {
+            let mut left = self.pages.blocks.end_block().0;
+            self.visit_below(inode, block.0, height - 1, &mut left, visit)?;
+        }
+        Ok(())
+    }
+
+    fn visit_below(
+        &self,
+        inode: &MapInode,
+        block: u64,
+        level: u8,
+        left: &mut u64,
+        visit: &mut dyn FnMut(PmBlock, u8),
+    ) -> Result<()> {
+        *left = left.checked_sub(1).ok_or_else(|| too_many(inode))?;
+        let node = self.node(None, block, level)?;
+        visit(node.block, level);
+        if level > 0 {
+            for position in 0..node.head.count {
+                let child = self.entry(None, &node, position)?[1];
+                self.visit_below(inode, child, level - 1, left, visit)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Address of the extents in the slot.
+pub(super) fn inline_at(inode: &MapInode) -> PmOffset {
+    inode.slot.plus(InodeSlot::DIRECT)
+}
+
+#[cold]
+fn bad_root(inode: &MapInode, word: u64) -> Error {
+    let site = format!("extent root of inode {}", inode.ino);
+    Corrupt::new(
+        site,
+        format!("up to {INLINE_EXTENTS} extents, or a height up to {MAX_HEIGHT}"),
+        format!("{word:#x}"),
+    )
+    .into()
+}
+
+#[cold]
+fn bad_node(block: PmBlock, level: u8, word: u64) -> Error {
+    Corrupt::new(format!("extent node {block}"), format!("a node of level {level}"), format!("{word:#x}"))
+        .into()
+}
+
+#[cold]
+fn bad_extent(entry: Entry) -> Error {
+    Corrupt::new("extent", "blocks of a file and of PM", format!("{entry:x?}")).into()
+}
+
+#[cold]
+fn overlap(inode: &MapInode) -> Error {
+    let site = format!("extents of inode {}", inode.ino);
+    Corrupt::new(site, "ascending extents, each in its leaf", "an extent that reaches into the next").into()
+}
+
+#[cold]
+fn too_many(inode: &MapInode) -> Error {
+    let site = format!("extent nodes of inode {}", inode.ino);
+    Corrupt::new(site, "a tree", "more nodes than the pool has blocks").into()
+}
