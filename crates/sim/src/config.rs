@@ -1,6 +1,7 @@
 //! The parameters of a kind of run: its pool, its tree, its trouble.
 
-use terrace_engine::{MetadataMoves, PolicyKind};
+use terrace_engine::{MAPS, MetadataMoves, PolicyKind};
+use terrace_format::map_kind::MapKind;
 use terrace_placement::{Home, Parameters};
 use terrace_reference::CrashRules;
 
@@ -105,12 +106,25 @@ pub struct Config {
     pub trouble: Trouble,
     /// A PM medium on which only `persist` makes durable.
     pub persist_only: bool,
+    /// The file map of the pool; see [`Config::file_map`].
+    pub map: MapKind,
 }
 
 impl Config {
+    /// The file map of the pool: that of the kind of run, or the map with the name in the variable TERRACE_MAP.
+    pub fn file_map(&self) -> MapKind {
+        match std::env::var("TERRACE_MAP") {
+            Ok(name) => MAPS.iter().find(|row| row.name == name).map_or(self.map, |row| row.kind),
+            Err(_) => self.map,
+        }
+    }
+
     /// The atomic write size of the tiny lanes (C13).
     pub fn atomic_blocks(&self) -> u64 {
-        56
+        match self.file_map() {
+            MapKind::Radix => 56,
+            MapKind::Extent => 45,
+        }
     }
 
     /// The properties of the pool on which the states after a crash depend.

@@ -2,6 +2,7 @@
 
 use crate::config::{Config, Mix, Tree, Trouble};
 use terrace_engine::{MetadataMoves, PolicyKind};
+use terrace_format::map_kind::MapKind;
 use terrace_placement::{Home, Parameters};
 
 /// Predictors that judge after few writes, so that the few writes of a run are steered to every home.
@@ -34,6 +35,7 @@ pub const BASE: Config = Config {
     trouble: Trouble::NONE,
     relatime: true,
     persist_only: false,
+    map: MapKind::Radix,
 };
 
 /// A tree of few files: the operations of a run often hit the same file.
@@ -243,6 +245,10 @@ pub const CONFIGS: &[Config] = &[
         tree: Tree { most_blocks: 860, fills: true, ..BASE.tree },
         ..TIERS_DRAM
     },
+    Config { name: "extent", map: MapKind::Extent, ..POWER },
+    Config { name: "extent-dram", map: MapKind::Extent, ..POWER_DRAM },
+    Config { name: "extent-full", map: MapKind::Extent, device_blocks: 512, tree: FULL, ..POWER },
+    Config { name: "extent-faults", map: MapKind::Extent, trouble: Trouble::POWER_AND_FAULTS, ..PREDICTIVE },
     SPILL,
     Config {
         name: "faults-spill-dram",

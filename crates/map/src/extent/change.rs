@@ -2,12 +2,13 @@
 
 use super::leaf::{Leaf, Source, log_head};
 use super::read::Node;
-use super::{ExtentTree, FREED_BYTES, MOST_ROOM};
+use super::{ExtentTree, FREED_BYTES, HEAD_BYTES, MOST_ROOM};
 use crate::file_map::{Freed, MapChange, MapInode, Mapping};
 use smallvec::SmallVec;
 use terrace_format::address::MAX_FILE_BLOCK;
-use terrace_format::extent_map::{ExtentRoot, MAX_HEIGHT, last_block};
+use terrace_format::extent_map::{ExtentRoot, last_block};
 use terrace_format::inode::InodeSlot;
+use terrace_format::record::write_size;
 use terrace_format::{Corrupt, FileBlock, PmBlock};
 use terrace_wal::{MapRoom, Result, Tx};
 
@@ -85,7 +86,7 @@ impl ExtentTree {
             leaf.log(tx, inode);
             if let Some(node) = leaf.node()
                 && leaf.count() == 0
-                && Self::has_room(tx, limit)
+                && Self::has_room(tx, leaf.path.len(), limit)
             {
                 self.free_leaf(tx, inode, node, leaf.path, freed)?;
             }
@@ -117,9 +118,9 @@ impl ExtentTree {
         Ok(Some(old))
     }
 
-    /// Whether a record takes a leaf and all that is above it.
-    fn has_room(tx: &Tx, limit: usize) -> bool {
-        tx.record_size() + usize::from(MAX_HEIGHT) * FREED_BYTES <= limit
+    /// Whether a record takes a leaf and all that is above it: all of them freed, or the head of the last that stays.
+    fn has_room(tx: &Tx, above: usize, limit: usize) -> bool {
+        tx.record_size() + (above + 1) * FREED_BYTES + HEAD_BYTES + write_size(8) <= limit
     }
 
     /// Frees an empty leaf, and inner nodes that it was the only child of.
@@ -182,7 +183,7 @@ impl ExtentTree {
             let way = self.descend(Some(tx), (height, block), at)?;
             if way.leaf.head.count > 0 {
                 at = way.end;
-            } else if Self::has_room(tx, limit) {
+            } else if Self::has_room(tx, way.path.len(), limit) {
                 self.free_leaf(tx, inode, way.leaf.block, way.path, freed)?;
             } else {
                 break;

@@ -43,8 +43,8 @@ const MOST_BLOCKS: usize = MOST_ROOM - 6;
 const ENTRY_BYTES: usize = write_size(16);
 /// Bytes of the changed head of a node in a record: its number of entries, and the whole order.
 const HEAD_BYTES: usize = write_size(8) + write_size(NODE_ENTRIES);
-/// Bytes of a freed node in a record: its owner, and the head of its parent.
-const FREED_BYTES: usize = write_size(TABLE_ENTRY_SIZE as usize) + HEAD_BYTES;
+/// Bytes of a freed node in a record: its owner.
+const FREED_BYTES: usize = write_size(TABLE_ENTRY_SIZE as usize);
 
 /// The extent-tree file map.
 pub struct ExtentTree {

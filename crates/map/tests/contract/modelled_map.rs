@@ -315,7 +315,7 @@ impl ModelledMap {
         let inode = self.inode(ino);
         let mut at = Some(FileBlock(0));
         while let Some(first) = at {
-            let limit = self.wal.max_record() - self.rng.random_range(0..500);
+            let limit = self.rng.random_range(600..=self.wal.max_record());
             let reservation = self.wal.reserve(limit)?;
             let (mut tx, mut freed) = (Tx::new(), Default::default());
             let rest = (MAX_FILE_BLOCK.0 + 1 - first.0) as usize;

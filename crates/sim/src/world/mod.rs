@@ -87,7 +87,7 @@ pub fn format_options(config: Config, uuid: [u8; 16], hash_key: [u8; 16]) -> For
         path: format!("/device{index}").into(),
     };
     FormatOptions {
-        map: Default::default(),
+        map: config.file_map(),
         label: "simulated".into(),
         uuid,
         hash_key,
