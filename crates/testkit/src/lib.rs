@@ -19,7 +19,9 @@ pub use calls::{
     CALLER, ROOT, assert_content, bytes_on, create, fill, find, mkdir, pattern, read_all, try_create, write,
 };
 pub use damage::clear_used_bit;
-pub use options::{START_NS, buffered, format_options, lower_device};
+pub use options::{
+    START_NS, atomic_blocks, buffered, format_options, has_other_map, lower_device, map_under_test,
+};
 pub use simulated_pool::SimulatedPool;
 pub use tracked_file::TrackedFile;
 pub use two_tier_pool::{TwoTierImages, TwoTierPool};

@@ -17,6 +17,19 @@ pub fn map_under_test() -> MapKind {
     row.unwrap_or_else(|| panic!("TERRACE_MAP={name}: no such map")).kind
 }
 
+/// Whether test pools have another file map than radix: tests of its words end then at once.
+pub fn has_other_map() -> bool {
+    map_under_test() != MapKind::Radix
+}
+
+/// Blocks of the largest atomic write in a pool of 2 MiB (C13).
+pub fn atomic_blocks() -> usize {
+    match map_under_test() {
+        MapKind::Radix => 56,
+        MapKind::Extent => 45,
+    }
+}
+
 /// Options of mkfs for a pool with `devices` devices in tier 1 and chunks of 64 KiB.
 pub fn format_options(devices: usize) -> FormatOptions {
     FormatOptions {

@@ -77,7 +77,7 @@ use terrace_store::types::Caller;
 use terrace_store::types::SetAttributes;
 use terrace_store::types::Wait;
 use terrace_store::types::WriteFlags;
-use terrace_testkit::format_options;
+use terrace_testkit::{format_options, has_other_map};
 use terrace_wal::Error;
 
 /// A mounted pool with one file of `blocks` blocks.
@@ -805,6 +805,9 @@ fn a_block_demoted_in_place_stays_in_dram() {
 /// given up to a full tier either (I8).
 #[test]
 fn a_damaged_file_does_not_hide_shadowed_copies_of_sound_files() {
+    if has_other_map() {
+        return;
+    }
     const BLOCKS: usize = 20;
     let (pm, tier) = (Arc::new(RecordedPm::new(8 << 20)), Arc::new(SimulatedDevice::new(4096)));
     let fs = mounted(Arc::clone(&pm), tier, PolicyKind::ANTICACHE, 16);

@@ -3,7 +3,7 @@
 use super::helpers::W;
 use terrace_engine::{Allocate, Engine, FsResult, Movements, SetAttributes, Simulation, Wait, WriteFlags};
 use terrace_format::Ino;
-use terrace_testkit::{ROOT, SimulatedPool, create, write};
+use terrace_testkit::{ROOT, SimulatedPool, atomic_blocks, create, write};
 
 fn fallocate(fs: &Engine, ino: Ino, blocks: u64) -> FsResult<()> {
     fs.fallocate(ino, 0, blocks * 4096, Allocate::Extend, W)
@@ -86,13 +86,18 @@ fn a_write_with_a_failed_later_piece_is_short() -> FsResult<()> {
     while write(&fs, filler, blocks * 4096, &[2; 4096]).is_ok() {
         blocks += 1;
     }
-    // There is room for one piece of 56 blocks, not for two.
-    fs.setattr(filler, &SetAttributes { size: Some((blocks - 80) * 4096), ..Default::default() }, W)?;
+    // There is room for a piece, not for two.
+    let piece = atomic_blocks() * 4096;
+    fs.setattr(
+        filler,
+        &SetAttributes { size: Some((blocks - piece as u64 / 4096 - 24) * 4096), ..Default::default() },
+        W,
+    )?;
     fs.run_background(100);
     let written = fs.write(ino, 0, &[4; 140 * 4096], WriteFlags::default(), W)?;
-    assert_eq!(written, 56 * 4096);
-    assert_eq!(fs.getattr(ino)?.size, 56 * 4096);
-    let refused = fs.write(ino, 56 * 4096, &[4; 84 * 4096], WriteFlags::default(), W);
+    assert_eq!(written, piece);
+    assert_eq!(fs.getattr(ino)?.size, piece as u64);
+    let refused = fs.write(ino, piece as u64, &[4; 84 * 4096], WriteFlags::default(), W);
     assert_eq!(refused.map_err(|error| error.errno()), Err(28));
     Ok(())
 }

@@ -11,12 +11,15 @@ use terrace_format::table::{Owner, PageKind};
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino, PmBlock};
 use terrace_media::block::Times;
 use terrace_media::pm::Access;
-use terrace_testkit::{ROOT, SimulatedPool, create, try_create, write};
+use terrace_testkit::{ROOT, SimulatedPool, create, has_other_map, try_create, write};
 
 /// Blocks and pages that a record gives to a file were handed out again when PM failed while the record was
 /// applied. The record may still be valid at the next mount, with its data blocks, map nodes and inode pages.
 #[test]
 fn blocks_of_a_failed_record_are_not_handed_out_again() -> FsResult<()> {
+    if has_other_map() {
+        return Ok(());
+    }
     type Change = fn(&Engine, Ino) -> FsResult<()>;
     let pool = SimulatedPool::new(2 << 20, 4096);
     let geometry = read_superblock(&*pool.pm, false).unwrap().0.geometry();
@@ -50,6 +53,9 @@ fn blocks_of_a_failed_record_are_not_handed_out_again() -> FsResult<()> {
 /// was EIO.
 #[test]
 fn a_damaged_file_does_not_keep_sound_files_in_pm() -> FsResult<()> {
+    if has_other_map() {
+        return Ok(());
+    }
     let pool = SimulatedPool::new(2 << 20, 4096);
     let fs = pool.mount();
     let (damaged, partly, sound) = (create(&fs, ROOT, "a"), create(&fs, ROOT, "b"), create(&fs, ROOT, "c"));
@@ -125,6 +131,9 @@ fn the_scan_after_a_mount_goes_on_past_an_unreadable_table_entry() -> FsResult<(
 /// EIO.
 #[test]
 fn a_damaged_file_fails_no_writer_of_a_sound_file() -> FsResult<()> {
+    if has_other_map() {
+        return Ok(());
+    }
     let pool = SimulatedPool::new(8 << 20, 8192);
     let fs = pool.mount();
     let (damaged, sound) = (create(&fs, ROOT, "a"), create(&fs, ROOT, "b"));
