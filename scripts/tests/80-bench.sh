@@ -107,6 +107,26 @@ for row in sync-write demoted-read; do
     check "row $row runs in process" tiering_row_runs $row local,device
 done
 
+# YCSB over LevelDB on each file map: every workload has a figure, and no pool is left.
+ycsb_row_runs() { # ROW
+    paper "$1" --quick --rounds 2 --dir "$WORK/scratch" --out "$WORK/out" --json >row.json 2>row.err || {
+        cat row.err >&9
+        return 1
+    }
+    python3 - <<'PY'
+import json
+row = json.load(open("row.json"))
+figures = [(figure["series"], figure["at"]) for figure in row["figures"]]
+maps = dict.fromkeys(series for series, _ in figures)
+assert figures == [(name, at) for name in maps for at in ("load", "A", "B", "C", "F", "D", "E")], figures
+assert "radix" in maps and len(row["derived"]) == len(maps), row["derived"]
+assert all(figure["median"] > 0 and len(figure["samples"]) == 2 for figure in row["figures"]), row["figures"]
+PY
+}
+for row in hashfs-13 hashfs-14; do
+    check "row $row runs in process" ycsb_row_runs $row
+done
+
 # Both models of PM reach both mounts, and the row says where reads came from.
 emulated_pm_runs() { # MODEL
     paper dram-reads --quick --rounds 2 --class host --peers terrace,local --emulate-pm "$1" --dir "$WORK/scratch" \

@@ -9,3 +9,4 @@ mod regret;
 pub mod smoke;
 #[cfg(test)]
 mod workload_tests;
+mod ycsb;

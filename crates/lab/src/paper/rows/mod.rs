@@ -8,6 +8,7 @@ pub(crate) mod predictor_cost;
 pub(crate) mod random;
 pub(crate) mod regret;
 pub(crate) mod tiering;
+pub(crate) mod ycsb;
 
 use terrace_bench::comparison::plan::{Must, Plan, Scale};
 use terrace_bench::site::subject::{Peer, Tuning};
