@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::damages::{ALL, second_leaf};
+use common::damages::{ALL, EXTENTS, second_leaf};
 use common::*;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -34,6 +34,15 @@ fn each_single_damage_gives_its_code() {
             );
             seen.push(*code);
         }
+    }
+    let sound = sound.with_extents();
+    assert_eq!(sound.check().findings, []);
+    for (row, (code, damage)) in EXTENTS.iter().enumerate() {
+        let mut image = sound.clone();
+        damage(&mut image);
+        let report = image.check();
+        assert!(report.has(*code), "extents row {row}: {code:?} expected, found {:#?}", report.findings);
+        seen.push(*code);
     }
     let missing: Vec<_> = CODES.iter().filter(|row| !seen.contains(&row.code)).collect();
     assert!(missing.is_empty(), "codes without a test: {missing:?}");

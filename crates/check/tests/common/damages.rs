@@ -196,6 +196,29 @@ pub const INODES: &[Damage] = &[
     (MapBlockCount, |i| i.slot(FILE, |slot| slot.blocks = 9.into())),
 ];
 
+/// Damages to [`Image::with_extents`].
+pub const EXTENTS: &[Damage] = &[
+    (ExtentRoot, |i| i.slot(FILE, |slot| slot.root = pack_root(13, 100).into())),
+    (ExtentRoot, |i| i.slot(FILE, |slot| slot.root = 3.into())),
+    (ExtentRoot, |i| i.slot(FILE, |slot| slot.direct[7] = 1.into())),
+    (ExtentRoot, |i| i.slot(ORPHANS[1], |slot| slot.direct[4] = 9.into())),
+    (ExtentNode, |i| i.put(PmBlock(i.nodes[1]).offset(), b"damage")),
+    (ExtentNode, |i| i.put(PmBlock(i.nodes[1]).offset().plus(17), &[0])),
+    (ExtentNode, |i| i.put(PmBlock(i.nodes[2]).offset().plus(1), &[1])),
+    (ExtentNode, |i| i.put(PmBlock(i.nodes[0]).offset(), &[0])),
+    (ExtentNode, |i| i.extent_entry(i.nodes[0], 1, [0, i.nodes[2]])),
+    (ExtentSpan, |i| i.extent_entry(i.nodes[1], 1, [1, i.data[1] | 1 << 63])),
+    (ExtentSpan, |i| i.extent_entry(i.nodes[1], 0, [9 << 32, i.data[0]])),
+    (ExtentSpan, |i| i.extent_entry(i.nodes[1], 2, [8 | 14 << 32, i.data[2]])),
+    (ExtentSpan, |i| i.extent_entry(i.nodes[2], 0, [21 | 1 << 32, 1 << 39])),
+    (ExtentSpan, |i| i.extent_entry(i.nodes[2], 0, [20 | 1 << 32, i.data[3]])),
+    (ExtentSpan, |i| i.slot(ORPHANS[1], |slot| slot.direct[1] = 0.into())),
+    (BlockRange, |i| i.extent_entry(i.nodes[0], 0, [0, 1 << 40])),
+    (BlockTwice, |i| i.extent_entry(i.nodes[0], 1, [21, i.nodes[1]])),
+    (BlockTwice, |i| i.extent_entry(i.nodes[2], 0, [21 | 1 << 32, i.data[0]])),
+    (BlockOwner, |i| i.own(i.data[3], file(FILE, 22, false))),
+];
+
 pub const CATALOG: &[Damage] = &[
     (CatalogRoot, |i| i.put_u64(i.geometry.shard_root(1), 1 << 56 | i.leaves[1])),
     (CatalogPage, |i| i.put(PmBlock(i.leaves[1]).offset(), b"no")),

@@ -9,9 +9,11 @@ use terrace_check::{Options, PoolView, Report, check};
 use terrace_format::checkpoint::Checkpoint;
 use terrace_format::checksum::{crc32c, record_seed};
 use terrace_format::device::{DEVICE_MAGIC, DeviceHeader, SummaryEntry, encode_summary};
+use terrace_format::extent_map::{Entry, Extent, ExtentRoot, NodeHead, encode_child, entry_at};
 use terrace_format::geometry::{CHECKPOINT_COPIES, SUPERBLOCK_COPIES};
 use terrace_format::inode::{ENTRY_UNWRITTEN, InodeSlot, SLOT_SIZE, flag, pack_root};
 use terrace_format::keys::{ColdExtent, Key};
+use terrace_format::map_kind::MapKind;
 use terrace_format::page::Page;
 use terrace_format::record::{HEADER_SIZE, seal};
 use terrace_format::seal::SealKey;
@@ -240,6 +242,47 @@ impl Image {
         });
     }
 
+    /// The same pool with the extent map: the file has a root and two leaves, the orphan an extent in its slot.
+    pub fn with_extents(mut self) -> Image {
+        self.geometry = self.geometry.with_map(MapKind::Extent).unwrap();
+        self.superblock(|_| {});
+        let extent = |at: usize, first: u64, unwritten: bool| {
+            Extent { first, length: 1, block: PmBlock(self.data[at]), unwritten }.encode()
+        };
+        let low = [extent(0, 0, false), extent(1, 1, true), extent(2, 8, false)];
+        let high = [extent(3, 21, false), extent(4, 600, true)];
+        let [root, first, second] = self.nodes;
+        let children = [encode_child(0, PmBlock(first)), encode_child(21, PmBlock(second))];
+        self.extent_node(root, 1, &children);
+        self.extent_node(first, 0, &low);
+        self.extent_node(second, 0, &high);
+        self.slot(FILE, |slot| {
+            slot.direct = Default::default();
+            slot.root = ExtentRoot::Tree { height: 2, block: PmBlock(root) }.encode().into();
+        });
+        self.slot(ORPHANS[1], |slot| {
+            let block = slot.direct[3].get();
+            slot.direct = [3, 1, block, 0, 0, 0, 0, 0].map(Into::into);
+            slot.root = ExtentRoot::Inline(1).encode().into();
+        });
+        self
+    }
+
+    pub fn extent_node(&mut self, node: u64, level: u8, entries: &[Entry]) {
+        let mut bytes = vec![0; BLOCK_SIZE as usize];
+        let head = NodeHead::of(level, entries.len()).encode();
+        let words = head.into_iter().chain(entries.as_flattened().iter().copied());
+        bytes.as_chunks_mut::<8>().0.iter_mut().zip(words).for_each(|(to, word)| *to = word.to_le_bytes());
+        self.put(PmBlock(node).offset(), &bytes);
+    }
+
+    /// Changes words of a place of an extent node.
+    pub fn extent_entry(&mut self, node: u64, place: u8, entry: Entry) {
+        let at = entry_at(PmBlock(node), place);
+        self.put_u64(at, entry[0]);
+        self.put_u64(at.plus(8), entry[1]);
+    }
+
     fn add_catalog(&mut self) {
         self.leaves = (0..4).map(|shard| self.take(page(PageKind::CatalogPage, shard))).collect();
         let second = self.take(page(PageKind::CatalogPage, 2));
@@ -409,7 +452,7 @@ impl Image {
         let mut superblock = Superblock::new(&self.geometry);
         superblock.uuid = UUID;
         superblock.set_seal_secret(SECRET);
-        (superblock.map, superblock.policy, superblock.data_mode) = (1, 3, 1);
+        (superblock.policy, superblock.data_mode) = (3, 1);
         superblock.device_count = 1;
         let row = &mut superblock.devices[0];
         (row.tier, row.class, row.uuid, row.blocks) = (1, 1, [9; 16], DEVICE_BLOCKS.into());

@@ -5,8 +5,10 @@
 
 use crate::state::Round;
 use crate::state::maps::FileMap;
+use std::ops::Range;
+use terrace_format::address::MAX_FILE_BLOCK;
 use terrace_format::extent_map::{
-    Entry, Extent, ExtentRoot, INLINE_EXTENTS, MAX_HEIGHT, NODE_HEAD_WORDS, NodeHead, entry_word,
+    Entry, Extent, ExtentRoot, INLINE_EXTENTS, MAX_HEIGHT, NODE_HEAD_WORDS, NodeHead, entry_word, key_of,
 };
 use terrace_format::inode::InodeSlot;
 use terrace_format::table::{Owner, PageKind};
@@ -28,13 +30,13 @@ pub(crate) fn walk_extents(round: &mut Round<'_>, ino: u32, slot: &InodeSlot, ag
         Some(ExtentRoot::Empty) => 0,
         Some(ExtentRoot::Inline(count)) => count,
         Some(ExtentRoot::Tree { height, block }) => {
-            walk.node(round, block.0, height - 1);
+            walk.node(round, block.0, height - 1, 0..MAX_FILE_BLOCK.0 + 1);
             0
         }
     };
     for (number, entry) in inline.into_iter().enumerate() {
         if number < used {
-            walk.extent(round, entry);
+            walk.extent(round, entry, &(0..MAX_FILE_BLOCK.0 + 1));
         } else if entry != [0; 2] {
             walk.map.broken = true;
         }
@@ -49,7 +51,8 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    fn node(&mut self, round: &mut Round<'_>, block: u64, level: u8) {
+    /// `keys`: the file blocks that belong here.
+    fn node(&mut self, round: &mut Round<'_>, block: u64, level: u8, keys: Range<u64>) {
         assert!(level < MAX_HEIGHT, "a walk below the leaves");
         let owner = Owner::Page { kind: PageKind::MapNode, datum: self.ino };
         // If the table gives the block another owner, the pointer counts as damaged.
@@ -66,17 +69,26 @@ impl Walk<'_> {
             return;
         };
         self.map.nodes.push(block);
-        for position in 0..head.count {
+        let entry = |position: usize| {
             let at = entry_word(head.place(position));
-            let entry = [at, at + 1].map(|at| node.get(at).copied().unwrap_or(0));
-            match level {
-                0 => self.extent(round, entry),
-                _ => self.node(round, entry[1], level - 1),
+            [at, at + 1].map(|at| node.get(at).copied().unwrap_or(0))
+        };
+        // The key of the first child is that of its node.
+        let key = |position: usize| if position == 0 { keys.start } else { key_of(entry(position)) };
+        self.map.broken |= level > 0 && head.count == 0;
+        for position in 0..head.count {
+            if level == 0 {
+                self.extent(round, entry(position), &keys);
+                continue;
             }
+            let end = if position + 1 < head.count { key(position + 1) } else { keys.end };
+            let below = key(position)..end;
+            self.map.broken |= below.is_empty() || below.start < keys.start || below.end > keys.end;
+            self.node(round, entry(position)[1], level - 1, below);
         }
     }
 
-    fn extent(&mut self, round: &mut Round<'_>, entry: Entry) {
+    fn extent(&mut self, round: &mut Round<'_>, entry: Entry, keys: &Range<u64>) {
         let is_in_pm = |extent: &Extent| {
             extent.block.0 + extent.length <= round.pool.geometry.block_count()
                 && extent.block >= round.pool.geometry.first_pool_block()
@@ -85,9 +97,8 @@ impl Walk<'_> {
             self.map.broken = true;
             return;
         };
-        // Extents ascend; their leaves are judged by `check`.
         let is_behind = self.map.found.last_key_value().is_none_or(|(last, _)| *last < extent.first);
-        self.map.broken |= !is_behind;
+        self.map.broken |= !is_behind || extent.first < keys.start || extent.end() > keys.end;
         for block in extent.first..extent.end() {
             let place = extent.at(block).0;
             if round.owners.is_seen(place) {
