@@ -136,6 +136,10 @@ if [ $# = 0 ]; then
     build=$!
     run_cargo_test 1800 "$logs/all" --workspace --exclude terrace-sim "${targets[@]}"
     judge_cargo_test "cargo test" "$logs/all"
+    for map in extent; do
+        TERRACE_MAP=$map run_cargo_test 900 "$logs/$map" -p terrace-engine -p terrace-repair "${targets[@]}"
+        judge_cargo_test "cargo test with map $map" "$logs/$map"
+    done
     run_cargo_test 600 "$logs/doc" --doc -p terrace-media
     judge_cargo_test "cargo test of documentation" "$logs/doc"
 fi
@@ -161,6 +165,10 @@ if [ $# = 0 ]; then
         # time in the kernel.
         MALLOC_TRIM_THRESHOLD_=2147483648 MALLOC_MMAP_THRESHOLD_=33554432 \
             run_cargo_test 3600 "$logs/sim" -p terrace-sim "${targets[@]}"
+        for map in extent; do
+            TERRACE_MAP=$map MALLOC_TRIM_THRESHOLD_=2147483648 MALLOC_MMAP_THRESHOLD_=33554432 \
+                run_cargo_test 1800 "$logs/sim-$map" -p terrace-sim --test crash --test faults
+        done
         run_cargo_test 1800 "$logs/models" -p terrace-models --features shuttle "${targets[@]}"
     ) &
     aside=$!
@@ -176,6 +184,9 @@ await_aside() {
     wait "$aside"
     aside=
     judge_cargo_test "cargo test of the simulator" "$logs/sim"
+    for map in extent; do
+        judge_cargo_test "cargo test of the simulator with map $map" "$logs/sim-$map"
+    done
     judge_cargo_test "cargo test of the models" "$logs/models"
 }
 for script in scripts/tests/*.sh; do

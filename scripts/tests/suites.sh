@@ -57,9 +57,10 @@ build_helper() {
         fail "could not build terrace-suites"
 }
 
-make_pool() { # PM_SIZE TIER_SIZE, then options of mkfs
+make_pool() { # PM_SIZE TIER_SIZE, then options of mkfs; MKFS_OPTIONS are those of a whole suite
     rm -f "$pool" tier.img
-    "$TERRACE" mkfs --pm "$pool" --pm-size "$1" --tier "$WORK/tier.img,size=$2" "${@:3}" >mkfs.out 2>&1 ||
+    # shellcheck disable=SC2086 # several words
+    "$TERRACE" mkfs --pm "$pool" --pm-size "$1" --tier "$WORK/tier.img,size=$2" ${MKFS_OPTIONS:-} "${@:3}" >mkfs.out 2>&1 ||
         fail "mkfs: $(cat mkfs.out)"
 }
 mount_pool() { # OPTIONS of mount; MOUNT_OPTIONS are those of a whole suite
