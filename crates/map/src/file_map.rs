@@ -15,7 +15,7 @@
 //! An operation that writes new blocks:
 //! ```text
 //! claim = blocks.claim(count, purpose)?
-//! if let Some(room) = map.missing_room(&change)? {          // gives up, and in transactions of their own:
+//! if let Some(room) = map.missing_room(&[], &change)? {          // gives up, and in transactions of their own:
 //!     loop { claim = blocks.claim(room.pages, purpose)?; map.make_room(tx, .., &mut claim)?; commit } }
 //!                                                           // stream the data to the blocks
 //! guard = map.change(tx, &changes, ..)?                     // + owners of the data blocks, size, times
@@ -175,12 +175,12 @@ pub trait FileMap: Send + Sync {
     /// Whether an inode maps no block and has no page of the map, by its slot or by what memory knows.
     fn is_empty(&self, ino: Ino, slot: &InodeSlot) -> bool;
 
-    /// The room that a change lacks; without a lack, and as the only change of its part of the map in a transaction, it
-    /// cannot fail for want of room.
+    /// The room that a change lacks after `earlier` changes of its transaction; without a lack they do not fail for want of
+    /// room.
     ///
     /// # Errors
     /// See [`FileMap`].
-    fn missing_room(&self, change: &MapChange) -> Result<Option<MapRoom>>;
+    fn missing_room(&self, earlier: &[MapChange], change: &MapChange) -> Result<Option<MapRoom>>;
 
     /// Makes room in `tx`, a transaction of its own (T7): as much as the claim has pages for and a record of the largest
     /// size takes. The caller commits and loops until nothing is logged any more. Streams and orders the pages' content.

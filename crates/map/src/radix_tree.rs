@@ -79,7 +79,7 @@ impl FileMap for RadixTree {
         slot.root.get() == 0 && slot.direct.iter().all(|pointer| pointer.get() == 0)
     }
 
-    fn missing_room(&self, change: &MapChange) -> Result<Option<MapRoom>> {
+    fn missing_room(&self, _: &[MapChange], change: &MapChange) -> Result<Option<MapRoom>> {
         if change.is_removal() {
             return Ok(None);
         }

@@ -11,7 +11,7 @@ use terrace_cache::Installed;
 use terrace_catalog::DeviceRun;
 use terrace_format::inode::flag;
 use terrace_format::keys::ColdExtent;
-use terrace_format::{BLOCK_SIZE, FileBlock};
+use terrace_format::{BLOCK_SIZE, FileBlock, PmBlock};
 use terrace_map::Mapping;
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_store::change::cold::stage_cold_extents;
@@ -212,6 +212,7 @@ fn unmap_written(
     let count = range.count() as usize;
     let mut mappings: SmallVec<[Option<Mapping>; 32]> = SmallVec::from_elem(None, count);
     store.persistent.map().lookup_run(&inode.map(), range.first, &mut mappings)?;
+    let mut released: SmallVec<[PmBlock; 32]> = SmallVec::new();
     let mut index = 0;
     for run in mappings.chunk_by(|a, b| a.is_some() == b.is_some()) {
         let first = range.first.plus(index as u64);
@@ -223,10 +224,12 @@ fn unmap_written(
         }
         for (block, mapping) in (first.0..).map(FileBlock).zip(run.iter().flatten()) {
             check_owner(store, inode, block, mapping.block)?;
-            staged.release(mapping.block);
+            released.push(mapping.block);
         }
         staged.change_map(inode, first, repeat_n(None, run.len()))?;
     }
+    // After all of them: a block that was released in an attempt without room looks as if it had changed.
+    released.into_iter().for_each(|block| staged.release(block));
     Ok(())
 }
 

@@ -56,7 +56,7 @@ fn build(wal: &Wal, map: &dyn FileMap, blocks: &BlockPool, inode: &MapInode) -> 
     let first = blocks.first_block().0;
     let all = (0..FILE_BLOCKS).map(|block| Some(Mapping::written(PmBlock(first + 2 * block % 10_000))));
     let wanted = MapChange { inode: *inode, first: FileBlock(0), mappings: all.collect() };
-    while let Some(room) = map.missing_room(&wanted)? {
+    while let Some(room) = map.missing_room(&[], &wanted)? {
         let mut claim = blocks.claim(room.pages.min(50), Purpose::User)?;
         let mut tx = Tx::new();
         map.make_room(&mut tx, inode, &room, &mut claim)?;
@@ -138,7 +138,7 @@ fn look_ups(map: &dyn FileMap, inode: &MapInode) -> Result<()> {
     let mut wanted = MapChange { inode: *inode, first: FileBlock(0), mappings };
     row("missing_room, one block, random", 1 << 20, |call| {
         wanted.first = scattered(call);
-        black_box(map.missing_room(&wanted)?);
+        black_box(map.missing_room(&[], &wanted)?);
         Ok(())
     })?;
     Ok(())

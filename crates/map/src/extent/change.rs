@@ -38,18 +38,29 @@ impl ExtentTree {
         }
     }
 
-    pub(super) fn lacking(&self, change: &MapChange) -> Result<Option<MapRoom>> {
+    pub(super) fn lacking(&self, earlier: &[MapChange], change: &MapChange) -> Result<Option<MapRoom>> {
         let source = Source { map: self, tx: None };
         let end = last_block(change.first, change.mappings.len());
         let mut at = change.first.0;
+        let same = || earlier.iter().filter(|other| other.inode == change.inode);
+        // A change that lies inside an extent leaves a part of it on either side.
+        let taken: usize = same().map(|other| other.runs() + 1).sum();
         while at < end {
             let mut leaf = Leaf::of(source, &change.inode, at)?;
             let to = leaf.end.min(end);
             let room = Self::room_for(change, at, to);
-            // A change that lies inside an extent leaves a part of it on either side.
-            let is_roomy = leaf.count() + room.runs < leaf.capacity();
-            if !is_roomy && !leaf.apply(source, at, part(change, at, to))? {
-                return Ok(Some(room));
+            let is_roomy = leaf.count() + taken + room.runs < leaf.capacity();
+            if !is_roomy {
+                let begin = leaf.begin;
+                let mut fits = true;
+                for other in same() {
+                    let (from, behind) = (other.first.0.max(begin), other.end().0.min(leaf.end));
+                    fits = fits && (from >= behind || leaf.apply(source, from, part(other, from, behind))?);
+                }
+                if !fits || !leaf.apply(source, at, part(change, at, to))? {
+                    let runs = if taken == 0 { room.runs } else { MOST_ROOM };
+                    return Ok(Some(MapRoom { runs, ..room }));
+                }
             }
             at = to;
         }

@@ -44,7 +44,8 @@ pub(super) struct Leaf {
     edited: SmallVec<[Edited; 4]>,
     /// Inner nodes from the root on, each with the position of the child that was taken.
     pub path: SmallVec<[(Node, usize); 3]>,
-    /// The block behind the last one that an extent here may have.
+    /// The first block that an extent here may have, and the block behind the last one.
+    pub begin: u64,
     pub end: u64,
 }
 
@@ -54,7 +55,7 @@ impl Leaf {
         let (map, tx) = (source.map, source.tx);
         let count = match map.root(tx, inode)? {
             ExtentRoot::Tree { height, block: root } => {
-                let Descent { leaf, path, end } = map.descend(tx, (height, root), block)?;
+                let Descent { leaf, path, begin, end } = map.descend(tx, (height, root), block)?;
                 let place = Place::Node(leaf.block);
                 return Ok(Leaf {
                     place,
@@ -62,6 +63,7 @@ impl Leaf {
                     head: leaf.head,
                     edited: SmallVec::new(),
                     path,
+                    begin,
                     end,
                 });
             }
@@ -73,7 +75,7 @@ impl Leaf {
             (0..).zip(&extents).map(|(place, extent)| (place, Some(extent.encode()), extent.encode()));
         let (edited, head) = (edited.collect(), NodeHead::of(0, count));
         let (path, end) = (SmallVec::new(), MAX_FILE_BLOCK.0 + 1);
-        Ok(Leaf { place: Place::Slot, before: head, head, edited, path, end })
+        Ok(Leaf { place: Place::Slot, before: head, head, edited, path, begin: 0, end })
     }
 
     /// The node; `None` for the extents of a slot.

@@ -91,8 +91,8 @@ impl FileMap for ExtentTree {
         slot.root.get() == 0 && slot.direct.iter().all(|pointer| pointer.get() == 0)
     }
 
-    fn missing_room(&self, change: &MapChange) -> Result<Option<MapRoom>> {
-        self.lacking(change)
+    fn missing_room(&self, earlier: &[MapChange], change: &MapChange) -> Result<Option<MapRoom>> {
+        self.lacking(earlier, change)
     }
 
     fn make_room(&self, tx: &mut Tx, inode: &MapInode, room: &MapRoom, claim: &mut Claim<'_>) -> Result<()> {

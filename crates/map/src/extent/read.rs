@@ -24,7 +24,9 @@ pub(super) struct Descent {
     pub leaf: Node,
     /// Inner nodes from the root on, each with the position of the child that was taken.
     pub path: SmallVec<[(Node, usize); 3]>,
-    /// The leaf has the extents that begin before this block, and at or after the end of the leaf before.
+    /// The leaf has the extents from this block on,
+    pub begin: u64,
+    /// and before this block.
     pub end: u64,
 }
 
@@ -141,7 +143,7 @@ impl ExtentTree {
         block: u64,
     ) -> Result<Descent> {
         debug_assert!((1..=MAX_HEIGHT).contains(&height), "a tree of height {height}");
-        let mut end = MAX_FILE_BLOCK.0 + 1;
+        let (mut begin, mut end) = (0, MAX_FILE_BLOCK.0 + 1);
         let mut path = SmallVec::new();
         let mut node = self.node(tx, root.0, height - 1)?;
         for level in (0..height - 1).rev() {
@@ -149,7 +151,12 @@ impl ExtentTree {
             if position + 1 < node.head.count {
                 end = end.min(key_of(self.entry(tx, &node, position + 1)?));
             }
-            let child = self.entry(tx, &node, position)?[1];
+            let entry = self.entry(tx, &node, position)?;
+            let child = entry[1];
+            // The key of the first child is that of its node.
+            if position > 0 {
+                begin = begin.max(key_of(entry));
+            }
             path.push((node, position));
             node = self.node(tx, child, level)?;
         }
@@ -157,7 +164,7 @@ impl ExtentTree {
             let site = format!("extent node {root}, keys on the way to block {block}");
             return Err(Corrupt::new(site, "ascending keys", end.to_string()).into());
         }
-        Ok(Descent { leaf: node, path, end })
+        Ok(Descent { leaf: node, path, begin, end })
     }
 
     /// Visits the extents that reach into `from..end`, ascending, until `visit` is false.

@@ -62,7 +62,7 @@ fn touch_everything(maps: &mut ModelledMap) {
         tolerated(next_mapped(&*maps.map, &inode, first, u64::MAX));
         tolerated(maps.map.mapped(&inode, FileBlock(first), FileBlock(u64::MAX), 500, &mut Vec::new()));
         let wanted = maps.wanted(ino, first, count);
-        let room = maps.map.missing_room(&wanted);
+        let room = maps.map.missing_room(&[], &wanted);
         let radix = RadixTree::new(Arc::clone(&maps.blocks));
         tolerated(radix.missing_nodes(&inode, FileBlock(first), 1 << 33));
         tolerated(maps.map.visit_pages(&inode, &mut |_, _| {}));

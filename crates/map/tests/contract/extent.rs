@@ -25,7 +25,7 @@ fn map(maps: &mut ModelledMap, first: u64, mappings: &[Option<Mapping>]) -> usiz
     loop {
         let mut tx = Tx::new();
         let change = MapChange { inode, first: FileBlock(first), mappings: mappings.into() };
-        let room = match maps.map.missing_room(&change).unwrap() {
+        let room = match maps.map.missing_room(&[], &change).unwrap() {
             Some(room) => room,
             None => match set(&*maps.map, &mut tx, &inode, first, mappings) {
                 Err(Error::MapRoom(room)) => *room,
@@ -125,7 +125,9 @@ fn removals_that_fill_a_leaf_together_get_room() {
     let removed: Vec<_> = (0..15).map(|index| none(4001 + 2 * index)).collect();
     let mut steps = 0;
     loop {
-        assert!(removed.iter().all(|change| steps > 0 || maps.map.missing_room(change).unwrap().is_none()));
+        assert!(
+            removed.iter().all(|change| steps > 0 || maps.map.missing_room(&[], change).unwrap().is_none())
+        );
         let (mut tx, mut freed) = (Tx::new(), Default::default());
         match maps.map.change(&mut tx, &removed, 0, &mut freed) {
             Err(Error::MapRoom(room)) => maps.make_room(1, &room).unwrap(),

@@ -180,16 +180,16 @@ impl ModelledMap {
 
     /// Pages that a range lacks.
     pub fn missing(&self, ino: u64, first: u64, count: usize) -> usize {
-        let room = self.map.missing_room(&self.wanted(ino, first, count)).unwrap();
+        let room = self.map.missing_room(&[], &self.wanted(ino, first, count)).unwrap();
         room.map_or(0, |room| room.pages)
     }
 
     /// Makes the room a range needs, few pages at a time.
     pub fn ensure_room(&mut self, ino: u64, first: u64, count: usize) -> terrace_wal::Result<()> {
         let wanted = self.wanted(ino, first, count);
-        while let Some(room) = self.map.missing_room(&wanted)? {
+        while let Some(room) = self.map.missing_room(&[], &wanted)? {
             self.make_room(ino, &room)?;
-            let left = self.map.missing_room(&wanted)?.map_or(0, |room| room.pages);
+            let left = self.map.missing_room(&[], &wanted)?.map_or(0, |room| room.pages);
             assert!(self.name != "radix" || left == 0, "{left} pages of {room:?} are missing still");
         }
         Ok(())

@@ -86,7 +86,7 @@ fn nodes_are_added_up_to_a_full_record() {
         let inode = maps.inode(2);
         let mut claim = maps.blocks.claim(300, Purpose::Reclaim).unwrap();
         let mut tx = Tx::new();
-        let room = maps.map.missing_room(&maps.wanted(2, 0, 250 * 512)).unwrap().unwrap();
+        let room = maps.map.missing_room(&[], &maps.wanted(2, 0, 250 * 512)).unwrap().unwrap();
         maps.map.make_room(&mut tx, &inode, &room, &mut claim).unwrap();
         let (added, missing) = (300 - claim.left(), room.pages);
         assert!(added == missing || added > 50, "{added}");
@@ -218,7 +218,7 @@ fn a_record_takes_nearly_all_of_its_reservation() {
         maps.ensure_room(1, 1 << 17, 1).unwrap();
         let mut claim = maps.blocks.claim(1, Purpose::Reclaim).unwrap();
         let mut tx = Tx::new();
-        let room = maps.map.missing_room(&maps.wanted(1, 1 << 18, 1)).unwrap().unwrap();
+        let room = maps.map.missing_room(&[], &maps.wanted(1, 1 << 18, 1)).unwrap().unwrap();
         maps.map.make_room(&mut tx, &inode, &room, &mut claim).unwrap();
         assert_eq!(claim.left(), 0);
         assert_eq!(tx.record_size(), Tx::new().record_size() + PAGE_RECORD_BYTES);
@@ -244,7 +244,7 @@ fn a_node_is_added_when_the_record_has_just_room_for_it() {
             }
             assert_eq!(tx.record_size(), size);
             let mut claim = maps.blocks.claim(1, Purpose::Reclaim).unwrap();
-            let room = maps.map.missing_room(&maps.wanted(1, 8, 1)).unwrap().unwrap();
+            let room = maps.map.missing_room(&[], &maps.wanted(1, 8, 1)).unwrap().unwrap();
             maps.map.make_room(&mut tx, &inode, &room, &mut claim).unwrap();
             assert_eq!(1 - claim.left(), added);
             claim.give_back_all();

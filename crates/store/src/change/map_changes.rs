@@ -28,7 +28,7 @@ impl MapChanges {
     ) -> Attempt<()> {
         let change = MapChange { inode: inode.map(), first, mappings: mappings.into_iter().collect() };
         debug_assert!(!change.mappings.is_empty(), "a change of no block of inode {}", inode.ino);
-        if let Some(room) = store.persistent.map().missing_room(&change)? {
+        if let Some(room) = store.persistent.map().missing_room(&self.changes, &change)? {
             return Err(Error::from(room).into());
         }
         self.changes.push(change);

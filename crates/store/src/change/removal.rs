@@ -109,12 +109,13 @@ pub fn stage_piece(
         let first = piece.pm[index].0;
         let mut count = 0;
         while index < piece.pm.len() && piece.pm[index].0 == first.plus(count as u64) {
-            staged.release(piece.pm[index].1);
             count += 1;
             index += 1;
         }
         staged.change_map(inode, first, repeat_n(None, count))?;
     }
+    // After all of them: a block that was released in an attempt without room looks as if it had changed.
+    piece.pm.iter().for_each(|(_, pm)| staged.release(*pm));
     staged.blocks_delta -= union_count(store, piece) as i64;
     Ok(())
 }

@@ -108,9 +108,7 @@ fn install_checksums(
     if bytes > limit && part.len() > 1 {
         return Err(Error::RecordTooLarge { bytes, limit }.into());
     }
-    for run in part.chunk_by(|a, b| follows(a, b)) {
-        stage_unmap(&inode, run.iter().map(|copied| &copied.candidate), &mut staged)?;
-    }
+    stage_unmap(&inode, part.iter().map(|copied| &copied.candidate), &mut staged)?;
     staged.unlink_emptied(&mut shards)?;
     let held = held_in_dram(store, &inode, part.iter().copied());
     for Copied { candidate, .. } in &part {

@@ -145,9 +145,7 @@ fn install_first(
     if bytes > limit && count > 1 {
         return Err(Error::RecordTooLarge { bytes, limit }.into());
     }
-    for run in part.chunk_by(follows) {
-        stage_unmap(&inode, run.iter().map(|copied| &copied.candidate), &mut staged)?;
-    }
+    stage_unmap(&inode, part.iter().map(|copied| &copied.candidate), &mut staged)?;
     staged.unlink_emptied(&mut shards)?;
     let mut slot = inode.slot;
     slot.flags = (slot.flags.get() | flag::HAS_COLD).into();

@@ -34,29 +34,37 @@ pub fn unchanged<'b, 'c: 'b>(
     Ok(same)
 }
 
-/// Drops the PM entries of consecutive blocks.
+/// Drops the PM entries of blocks of an inode, in their order. Room in the map is asked for before a block is released: a
+/// block that was released in an attempt without success looks as if it had changed.
 pub(crate) fn stage_unmap<'b, 'c: 'b>(
     inode: &Inode,
-    candidates: impl Iterator<Item = &'b Candidate<'c>>,
+    candidates: impl Iterator<Item = &'b Candidate<'c>> + Clone,
     staged: &mut Staged<'_>,
 ) -> Attempt<()> {
-    let mut first = None;
-    let mut count = 0;
-    for candidate in candidates {
-        let next = first.get_or_insert(candidate.block).plus(count as u64);
-        assert_eq!(
-            candidate.block, next,
-            "a block of inode {}: its neighbour would be dropped (S3)",
-            inode.ino
-        );
+    let mut run: Option<BlockRange> = None;
+    for candidate in candidates.clone() {
         assert_eq!(candidate.ino, inode.ino, "inode of PM block {} (S3)", candidate.pm);
-        count += 1;
-        staged.release(candidate.pm);
+        let block = candidate.block;
+        match &mut run {
+            Some(run) if run.end == block => run.end = block.plus(1),
+            other => {
+                let behind = BlockRange::new(block, block.plus(1));
+                if let Some(run) = other.replace(behind) {
+                    assert!(
+                        block >= run.end,
+                        "block {block} of inode {} comes after {run:?} (S3)",
+                        inode.ino
+                    );
+                    staged.change_map(inode, run.first, repeat_n(None, run.count() as usize))?;
+                }
+            }
+        }
     }
-    match first {
-        Some(first) => staged.change_map(inode, first, repeat_n(None, count)),
-        None => Ok(()),
+    if let Some(run) = run {
+        staged.change_map(inode, run.first, repeat_n(None, run.count() as usize))?;
     }
+    candidates.for_each(|candidate| staged.release(candidate.pm));
+    Ok(())
 }
 
 /// The inode of a piece while it is the one that was looked at. The caller holds its lock.
