@@ -5,7 +5,7 @@ use crate::code::Code;
 use crate::inode_record::InodeRecord;
 use terrace_format::address::MAX_FILE_BLOCK;
 use terrace_format::extent_map::{
-    Entry, Extent, ExtentRoot, INLINE_EXTENTS, NODE_HEAD_WORDS, NodeHead, entry_word, key_of,
+    Entry, Extent, ExtentRoot, INLINE_EXTENTS, MAX_HEIGHT, NODE_HEAD_WORDS, NodeHead, entry_word, key_of,
 };
 use terrace_format::table::{Owner, PageKind};
 
@@ -27,138 +27,141 @@ struct Span {
     end: u64,
 }
 
-impl Checker<'_> {
-    /// Walks the extent map of a file, counts its blocks into the record.
-    pub(crate) fn extent_map(&mut self, record: &mut InodeRecord) {
-        let ino = record.ino;
-        let root = ExtentRoot::decode(record.root);
-        let inline = inline_of(record);
-        let used = match root {
-            Some(ExtentRoot::Inline(count)) => count,
-            _ => 0,
-        };
-        let is_sound = root.is_some() && inline.iter().skip(used).all(|entry| *entry == [0; 2]);
-        if !is_sound {
-            let (word, direct) = (record.root, record.direct);
-            self.report(Code::ExtentRoot, || format!("inode {ino}: {word:#x}, extents {direct:x?}"));
+/// Walks the extent map of a file, counts its blocks into the record.
+pub(crate) fn walk_extents(checker: &mut Checker<'_>, record: &mut InodeRecord) {
+    let ino = record.ino;
+    let root = ExtentRoot::decode(record.root);
+    let inline = inline_of(record);
+    let used = match root {
+        Some(ExtentRoot::Inline(count)) => count,
+        _ => 0,
+    };
+    let is_sound = root.is_some() && inline.iter().skip(used).all(|entry| *entry == [0; 2]);
+    if !is_sound {
+        let (word, direct) = (record.root, record.direct);
+        checker.report(Code::ExtentRoot, || format!("inode {ino}: {word:#x}, extents {direct:x?}"));
+    }
+    let all = Span { from: 0, end: MAX_FILE_BLOCK.0 + 1 };
+    match root {
+        None | Some(ExtentRoot::Empty) => {}
+        Some(ExtentRoot::Inline(count)) => judge(checker, record, all, inline.iter().take(count).copied()),
+        Some(ExtentRoot::Tree { height, block }) => walk_node(checker, record, block.0, height - 1, all),
+    }
+}
+
+/// Recursion is as deep as the tree is high.
+fn walk_node(checker: &mut Checker<'_>, record: &mut InodeRecord, block: u64, level: u8, span: Span) {
+    let ino = record.ino;
+    let owner = Owner::Page { kind: PageKind::MapNode, datum: ino };
+    if !checker.claim(block, owner, &format_args!("map of inode {ino}, extent node of level {level}")) {
+        return;
+    }
+    assert!(level < MAX_HEIGHT, "inode {ino}: a walk below the leaves");
+    let Some(node) = checker.node(block) else { return };
+    let Some(head) = head_of(&node).filter(|head| head.level == level && (level == 0 || head.count > 0))
+    else {
+        checker.report(Code::ExtentNode, || format!("inode {ino}: block {block}, level {level}"));
+        return;
+    };
+    let entry = |position: usize| {
+        let at = entry_word(head.place(position));
+        [node.get(at).copied().unwrap_or(0), node.get(at + 1).copied().unwrap_or(0)]
+    };
+    if level == 0 {
+        return judge(checker, record, span, (0..head.count).map(entry));
+    }
+    // The key of the first child is that of its node.
+    let key = |position: usize| if position == 0 { span.from } else { key_of(entry(position)) };
+    for position in 0..head.count {
+        let end = if position + 1 < head.count { key(position + 1) } else { span.end };
+        let below = Span { from: key(position), end };
+        if below.from >= below.end || below.from < span.from || below.end > span.end {
+            let (from, end) = (below.from, below.end);
+            checker.report(Code::ExtentNode, || format!("inode {ino}: block {block}, keys {from} to {end}"));
+            continue;
         }
-        let all = Span { from: 0, end: MAX_FILE_BLOCK.0 + 1 };
-        match root {
-            None | Some(ExtentRoot::Empty) => {}
-            Some(ExtentRoot::Inline(count)) => self.extents(record, all, inline.iter().take(count).copied()),
-            Some(ExtentRoot::Tree { height, block }) => self.extent_node(record, block.0, height - 1, all),
+        walk_node(checker, record, entry(position)[1], level - 1, below);
+    }
+}
+
+fn judge(
+    checker: &mut Checker<'_>,
+    record: &mut InodeRecord,
+    span: Span,
+    entries: impl Iterator<Item = Entry>,
+) {
+    let ino = record.ino;
+    let mut from = span.from;
+    for entry in entries {
+        let is_here = |extent: &Extent| extent.first >= from && extent.end() <= span.end;
+        let extent = Extent::decode(entry).filter(is_here);
+        let Some(extent) = extent.filter(|extent| is_in_pm(checker, extent)) else {
+            checker.report(Code::ExtentSpan, || format!("inode {ino}: {entry:x?} behind block {from}"));
+            continue;
+        };
+        assert!(extent.end() > from && extent.end() <= span.end, "inode {ino}: {extent:?} was not judged");
+        from = extent.end();
+        for block in extent.first..extent.end() {
+            // Behind a block that is reached twice the rest would be, too: each PM block is judged once.
+            if !checker.file_block(record, block, extent.at(block).0, extent.unwritten) {
+                break;
+            }
         }
     }
+}
 
-    /// Recursion is as deep as the tree is high.
-    fn extent_node(&mut self, record: &mut InodeRecord, block: u64, level: u8, span: Span) {
-        let ino = record.ino;
-        let owner = Owner::Page { kind: PageKind::MapNode, datum: ino };
-        if !self.claim(block, owner, &format_args!("map of inode {ino}, extent node of level {level}")) {
-            return;
+/// The extents that reach into a range. The walk of the map has reported damage on the way already.
+pub(crate) fn extents_in(checker: &mut Checker<'_>, record: &InodeRecord, range: (u64, u64)) -> Vec<Extent> {
+    let mut found = Vec::new();
+    let meets = |extent: &Extent| extent.end() > range.0 && extent.first < range.1;
+    match ExtentRoot::decode(record.root) {
+        None | Some(ExtentRoot::Empty) => {}
+        Some(ExtentRoot::Inline(count)) => {
+            let inline = inline_of(record);
+            found.extend(inline.iter().take(count).filter_map(|entry| Extent::decode(*entry)).filter(meets));
         }
-        let Some(node) = self.node(block) else { return };
-        let Some(head) = head_of(&node).filter(|head| head.level == level && (level == 0 || head.count > 0))
-        else {
-            self.report(Code::ExtentNode, || format!("inode {ino}: block {block}, level {level}"));
-            return;
-        };
-        let entry = |position: usize| {
-            let at = entry_word(head.place(position));
-            [node.get(at).copied().unwrap_or(0), node.get(at + 1).copied().unwrap_or(0)]
-        };
+        Some(ExtentRoot::Tree { height, block }) => {
+            let mut left = NODES_OF_A_RANGE;
+            find_extents(checker, block.0, height - 1, range, &mut left, &mut found);
+        }
+    }
+    found
+}
+
+fn find_extents(
+    checker: &mut Checker<'_>,
+    block: u64,
+    level: u8,
+    range: (u64, u64),
+    left: &mut u32,
+    found: &mut Vec<Extent>,
+) {
+    *left = left.saturating_sub(1);
+    if *left == 0 || !checker.in_pool(block) {
+        return;
+    }
+    let Some(node) = checker.node(block) else { return };
+    let Some(head) = head_of(&node).filter(|head| head.level == level) else { return };
+    let entry = |position: usize| {
+        let at = entry_word(head.place(position));
+        [node.get(at).copied().unwrap_or(0), node.get(at + 1).copied().unwrap_or(0)]
+    };
+    for position in 0..head.count {
         if level == 0 {
-            return self.extents(record, span, (0..head.count).map(entry));
-        }
-        // The key of the first child is that of its node.
-        let key = |position: usize| if position == 0 { span.from } else { key_of(entry(position)) };
-        for position in 0..head.count {
-            let end = if position + 1 < head.count { key(position + 1) } else { span.end };
-            let below = Span { from: key(position), end };
-            if below.from >= below.end || below.from < span.from || below.end > span.end {
-                let (from, end) = (below.from, below.end);
-                self.report(Code::ExtentNode, || format!("inode {ino}: block {block}, keys {from} to {end}"));
-                continue;
+            let extent = Extent::decode(entry(position));
+            found.extend(extent.filter(|extent| extent.end() > range.0 && extent.first < range.1));
+        } else {
+            let ends_before = position + 1 < head.count && key_of(entry(position + 1)) <= range.0;
+            let begins_behind = position > 0 && key_of(entry(position)) >= range.1;
+            if !ends_before && !begins_behind {
+                find_extents(checker, entry(position)[1], level - 1, range, left, found);
             }
-            self.extent_node(record, entry(position)[1], level - 1, below);
         }
     }
+}
 
-    fn extents(&mut self, record: &mut InodeRecord, span: Span, entries: impl Iterator<Item = Entry>) {
-        let ino = record.ino;
-        let mut from = span.from;
-        for entry in entries {
-            let is_here = |extent: &Extent| extent.first >= from && extent.end() <= span.end;
-            let extent = Extent::decode(entry).filter(is_here);
-            let Some(extent) = extent.filter(|extent| self.is_in_pm(extent)) else {
-                self.report(Code::ExtentSpan, || format!("inode {ino}: {entry:x?} behind block {from}"));
-                continue;
-            };
-            from = extent.end();
-            for block in extent.first..extent.end() {
-                // Behind a block that is reached twice the rest would be, too: each PM block is judged once.
-                if !self.file_block(record, block, extent.at(block).0, extent.unwritten) {
-                    break;
-                }
-            }
-        }
-    }
-
-    /// The extents that reach into a range. The walk of the map has reported damage on the way already.
-    pub(crate) fn extents_in(&mut self, record: &InodeRecord, range: (u64, u64)) -> Vec<Extent> {
-        let mut found = Vec::new();
-        let meets = |extent: &Extent| extent.end() > range.0 && extent.first < range.1;
-        match ExtentRoot::decode(record.root) {
-            None | Some(ExtentRoot::Empty) => {}
-            Some(ExtentRoot::Inline(count)) => {
-                let inline = inline_of(record);
-                found.extend(
-                    inline.iter().take(count).filter_map(|entry| Extent::decode(*entry)).filter(meets),
-                );
-            }
-            Some(ExtentRoot::Tree { height, block }) => {
-                let mut left = NODES_OF_A_RANGE;
-                self.find_extents(block.0, height - 1, range, &mut left, &mut found);
-            }
-        }
-        found
-    }
-
-    fn find_extents(
-        &mut self,
-        block: u64,
-        level: u8,
-        range: (u64, u64),
-        left: &mut u32,
-        found: &mut Vec<Extent>,
-    ) {
-        *left = left.saturating_sub(1);
-        if *left == 0 || !self.in_pool(block) {
-            return;
-        }
-        let Some(node) = self.node(block) else { return };
-        let Some(head) = head_of(&node).filter(|head| head.level == level) else { return };
-        let entry = |position: usize| {
-            let at = entry_word(head.place(position));
-            [node.get(at).copied().unwrap_or(0), node.get(at + 1).copied().unwrap_or(0)]
-        };
-        for position in 0..head.count {
-            if level == 0 {
-                let extent = Extent::decode(entry(position));
-                found.extend(extent.filter(|extent| extent.end() > range.0 && extent.first < range.1));
-            } else {
-                let ends_before = position + 1 < head.count && key_of(entry(position + 1)) <= range.0;
-                let begins_behind = position > 0 && key_of(entry(position)) >= range.1;
-                if !ends_before && !begins_behind {
-                    self.find_extents(entry(position)[1], level - 1, range, left, found);
-                }
-            }
-        }
-    }
-
-    fn is_in_pm(&self, extent: &Extent) -> bool {
-        self.in_pool(extent.block.0) && self.in_pool(extent.block.0 + (extent.length - 1))
-    }
+fn is_in_pm(checker: &Checker<'_>, extent: &Extent) -> bool {
+    checker.in_pool(extent.block.0) && checker.in_pool(extent.block.0 + (extent.length - 1))
 }
 
 /// The head of a node with a sound order.

@@ -2,8 +2,9 @@
 
 use crate::checker::Checker;
 use crate::code::Code;
-use crate::file_map::Tree;
+use crate::file_map::walk_file_map;
 use crate::inode_record::InodeRecord;
+use crate::radix_map::Tree;
 use terrace_format::BLOCK_SIZE;
 use terrace_format::address::{MAX_FILE_SIZE, MAX_INO, ROOT_INO};
 use terrace_format::below::{Identity, is_below};
@@ -125,7 +126,7 @@ impl Checker<'_> {
         } else if record.root != 0 || record.direct.iter().any(|pointer| *pointer != 0) {
             self.report(Code::SlotMap, || format!("inode {ino}: mode {mode:#o}"));
         }
-        self.file_map(&mut record);
+        walk_file_map(self, &mut record);
         self.summary.inodes += 1;
         self.summary.directories += u64::from(record.is_directory());
         // The walk visits pages by rising index, each once; `find` depends on it.

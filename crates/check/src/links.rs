@@ -2,8 +2,8 @@
 
 use crate::checker::Checker;
 use crate::code::Code;
-use crate::file_map::blocks_of;
 use crate::inode_record::{InodeRecord, Path};
+use crate::mapped_block::blocks_of;
 use terrace_format::address::ROOT_INO;
 use terrace_format::inode::{ORPHAN_LISTS, flag};
 

@@ -1,8 +1,9 @@
 //! Shadows of cold extents: blocks of an extent that PM maps as well.
 
 use crate::checker::{Checker, Node};
-use crate::file_map::{DIRECT_UNWRITTEN, Tree};
+use crate::extent_map::extents_in;
 use crate::inode_record::InodeRecord;
+use crate::radix_map::{DIRECT_UNWRITTEN, Tree};
 use terrace_format::PmBlock;
 use terrace_format::inode::{ENTRY_UNWRITTEN, RADIX_FANOUT, unpack_root};
 use terrace_format::map_kind::MapKind;
@@ -21,11 +22,11 @@ impl Checker<'_> {
     /// The shadows among the (at most 128) blocks from `first` on.
     pub(crate) fn shadowed(&mut self, record: &InodeRecord, first: u64, count: u32) -> Shadows {
         match self.geometry.map {
-            MapKind::Radix => self.shadowed_by_radix(record, first, count),
+            MapKind::Radix => shadowed_by_radix(self, record, first, count),
             MapKind::Extent => {
                 let mut shadows = Shadows::default();
                 let end = first.saturating_add(count.min(128).into());
-                for extent in self.extents_in(record, (first, end)) {
+                for extent in extents_in(self, record, (first, end)) {
                     for block in extent.first.max(first)..extent.end().min(end) {
                         let bit = (block - first) as usize;
                         shadows.any |= 1u128 << bit;
@@ -38,56 +39,6 @@ impl Checker<'_> {
                 shadows
             }
         }
-    }
-
-    fn shadowed_by_radix(&mut self, record: &InodeRecord, first: u64, count: u32) -> Shadows {
-        let mut shadows = Shadows::default();
-        let mut leaf: Option<(u64, Node)> = None;
-        for (bit, block) in (first..first.saturating_add(count.min(128).into())).enumerate() {
-            let direct = usize::try_from(block).ok().and_then(|at| record.direct.get(at));
-            let direct = direct.filter(|_| self.has_direct());
-            let entry = match direct {
-                Some(pointer) => u64::from(*pointer),
-                None => {
-                    let number = block / RADIX_FANOUT;
-                    if leaf.as_ref().is_none_or(|(at, _)| *at != number) {
-                        let node = self.leaf(record.root, number).unwrap_or_default();
-                        leaf = Some((number, node));
-                    }
-                    let within = (block % RADIX_FANOUT) as usize;
-                    leaf.as_ref().and_then(|(_, node)| node.get(within)).copied().unwrap_or(0)
-                }
-            };
-            assert!(bit < 128, "a shadow beyond the bits of an extent");
-            shadows.any |= u128::from(entry != 0) << bit;
-            let place =
-                entry & if direct.is_some() { !u64::from(DIRECT_UNWRITTEN) } else { !ENTRY_UNWRITTEN };
-            if entry == place && self.in_pool(place) {
-                shadows.places.push((bit, place));
-            }
-        }
-        shadows
-    }
-
-    /// The leaf node with the given number (index / 512). The walk has reported damage on the path already.
-    fn leaf(&mut self, root: u64, number: u64) -> Option<Node> {
-        let (height, mut block) = unpack_root(root);
-        let height = u64::from(height);
-        if height == 0 || height > Tree::MAX_HEIGHT || number >= RADIX_FANOUT.pow(height as u32 - 1) {
-            return None;
-        }
-        for level in (0..height).rev() {
-            if !self.in_pool(block) {
-                return None;
-            }
-            let node = self.node(block)?;
-            if level == 0 {
-                return Some(node);
-            }
-            let index = number / RADIX_FANOUT.pow(level as u32 - 1) % RADIX_FANOUT;
-            block = *node.get(index as usize)?;
-        }
-        None
     }
 
     /// The whole shadows of a written extent. Partial shadows need their cold copies, and are noted.
@@ -106,4 +57,53 @@ impl Checker<'_> {
         }
         whole
     }
+}
+
+fn shadowed_by_radix(checker: &mut Checker<'_>, record: &InodeRecord, first: u64, count: u32) -> Shadows {
+    let mut shadows = Shadows::default();
+    let mut leaf: Option<(u64, Node)> = None;
+    for (bit, block) in (first..first.saturating_add(count.min(128).into())).enumerate() {
+        let direct = usize::try_from(block).ok().and_then(|at| record.direct.get(at));
+        let direct = direct.filter(|_| checker.has_direct());
+        let entry = match direct {
+            Some(pointer) => u64::from(*pointer),
+            None => {
+                let number = block / RADIX_FANOUT;
+                if leaf.as_ref().is_none_or(|(at, _)| *at != number) {
+                    let node = leaf_of(checker, record.root, number).unwrap_or_default();
+                    leaf = Some((number, node));
+                }
+                let within = (block % RADIX_FANOUT) as usize;
+                leaf.as_ref().and_then(|(_, node)| node.get(within)).copied().unwrap_or(0)
+            }
+        };
+        assert!(bit < 128, "a shadow beyond the bits of an extent");
+        shadows.any |= u128::from(entry != 0) << bit;
+        let place = entry & if direct.is_some() { !u64::from(DIRECT_UNWRITTEN) } else { !ENTRY_UNWRITTEN };
+        if entry == place && checker.in_pool(place) {
+            shadows.places.push((bit, place));
+        }
+    }
+    shadows
+}
+
+/// The leaf node with the given number (index / 512). The walk has reported damage on the path already.
+fn leaf_of(checker: &mut Checker<'_>, root: u64, number: u64) -> Option<Node> {
+    let (height, mut block) = unpack_root(root);
+    let height = u64::from(height);
+    if height == 0 || height > Tree::MAX_HEIGHT || number >= RADIX_FANOUT.pow(height as u32 - 1) {
+        return None;
+    }
+    for level in (0..height).rev() {
+        if !checker.in_pool(block) {
+            return None;
+        }
+        let node = checker.node(block)?;
+        if level == 0 {
+            return Some(node);
+        }
+        let index = number / RADIX_FANOUT.pow(level as u32 - 1) % RADIX_FANOUT;
+        block = *node.get(index as usize)?;
+    }
+    None
 }

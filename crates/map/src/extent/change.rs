@@ -2,7 +2,7 @@
 
 use super::leaf::{Leaf, Source, log_head};
 use super::read::Node;
-use super::{ExtentTree, FREED_BYTES, HEAD_BYTES, MOST_ROOM};
+use super::tree::{ExtentTree, FREED_BYTES, HEAD_BYTES, MOST_ROOM};
 use crate::file_map::{Freed, MapChange, MapInode, Mapping};
 use smallvec::SmallVec;
 use terrace_format::address::MAX_FILE_BLOCK;

@@ -3,7 +3,7 @@
 //! Invariant: until it is logged nothing has happened, so an edit that finds no room is dropped.
 
 use super::read::{Descent, Node, inline_at, mapping_at};
-use super::{ExtentTree, MOST_ROOM};
+use super::tree::{ExtentTree, MOST_ROOM};
 use crate::file_map::{MapInode, Mapping};
 use crate::log_words::log_changes;
 use smallvec::SmallVec;
@@ -239,7 +239,7 @@ impl Leaf {
         match self.place {
             Place::Node(block) => {
                 for (place, old, new) in &self.edited {
-                    // A place that is free now keeps what it has.
+                    // The content of a free place means nothing.
                     let unknown = new.map(|word| !word);
                     let words = |entry: Entry| entry.map(U64::new);
                     let is_used = self.head.order.iter().take(self.head.count).any(|used| used == place);

@@ -12,17 +12,17 @@ mod change;
 mod leaf;
 mod read;
 mod room;
+mod tree;
 
+pub use tree::ExtentTree;
+
+use self::tree::{ENTRY_BYTES, HEAD_BYTES, MOST_BLOCKS};
 use crate::file_map::{Exchange, FileMap, Freed, MapChange, MapGuard, MapInode, MapRecord, Mapped, Mapping};
 use crate::map_row::MapRow;
-use crate::pages::Pages;
 use std::sync::Arc;
-use terrace_blocks::{BlockPool, Claim};
-use terrace_format::extent_map::NODE_ENTRIES;
+use terrace_blocks::Claim;
 use terrace_format::inode::InodeSlot;
 use terrace_format::map_kind::MapKind;
-use terrace_format::record::write_size;
-use terrace_format::table::{Owner, PageKind, TABLE_ENTRY_SIZE};
 use terrace_format::{FileBlock, Ino, PmBlock};
 use terrace_wal::{MapRoom, Result, Tx};
 
@@ -33,39 +33,6 @@ pub(crate) const ROW: MapRow = MapRow {
     sentence: "A B-tree of extents per file",
     make: |blocks| Box::new(ExtentTree::new(Arc::clone(blocks))),
 };
-
-/// Most extents that room is made for: a leaf that was split has so many free places, and another.
-const MOST_ROOM: usize = NODE_ENTRIES / 2 - 2;
-/// Most blocks that a change may map, each an extent of its own, and most runs that it may remove from the midst of
-/// extents: less than the room, for the last block of a file that is changed beside.
-const MOST_BLOCKS: usize = MOST_ROOM - 6;
-/// Bytes of a changed entry in a record.
-const ENTRY_BYTES: usize = write_size(16);
-/// Bytes of the changed head of a node in a record: its number of entries, and the whole order.
-const HEAD_BYTES: usize = write_size(8) + write_size(NODE_ENTRIES);
-/// Bytes of a freed node in a record: its owner.
-const FREED_BYTES: usize = write_size(TABLE_ENTRY_SIZE as usize);
-
-/// The extent-tree file map.
-pub struct ExtentTree {
-    pages: Pages,
-}
-
-impl ExtentTree {
-    /// The extent trees of a pool.
-    pub fn new(blocks: Arc<BlockPool>) -> ExtentTree {
-        ExtentTree { pages: Pages::new(blocks) }
-    }
-
-    fn check_owner(&self, tx: Option<&Tx>, ino: Ino, node: PmBlock) -> Result<()> {
-        let page = || format!("extent node {node} of inode {ino}");
-        self.pages.check_owner(tx, node, node_owner(ino), &page)
-    }
-}
-
-fn node_owner(ino: Ino) -> Owner {
-    Owner::Page { kind: PageKind::MapNode, datum: ino.0 as u32 }
-}
 
 impl FileMap for ExtentTree {
     fn lookup(&self, inode: &MapInode, block: FileBlock) -> Result<Option<Mapping>> {

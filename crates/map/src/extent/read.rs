@@ -1,6 +1,6 @@
 //! Extent tree: lookups and walks.
 
-use super::ExtentTree;
+use super::tree::ExtentTree;
 use crate::file_map::{MapInode, Mapped, Mapping};
 use smallvec::SmallVec;
 use terrace_format::address::MAX_FILE_BLOCK;

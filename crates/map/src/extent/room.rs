@@ -5,7 +5,7 @@
 
 use super::leaf::log_head;
 use super::read::{Descent, Node, inline_at};
-use super::{ExtentTree, MOST_ROOM, node_owner};
+use super::tree::{ExtentTree, MOST_ROOM, node_owner};
 use crate::file_map::MapInode;
 use smallvec::SmallVec;
 use terrace_blocks::{Claim, Target};

@@ -111,9 +111,9 @@ fn tens_of_thousands_of_extents_are_found_and_leave_no_page_behind() {
     assert!(maps.nodes().is_empty());
 }
 
-/// Each removal has room alone, but not all of them: the request then has to reach beyond the full leaf.
+/// Each removal has room by itself; together they overfill the leaf.
 #[test]
-fn removals_that_fill_a_leaf_together_get_room() {
+fn room_is_made_for_all_removals_in_a_full_leaf() {
     let mut maps = modelled(2 << 20);
     let inode = maps.inode(1);
     for index in 0..(NODE_ENTRIES as u64 - 2) {

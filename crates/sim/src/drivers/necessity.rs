@@ -11,15 +11,17 @@ use crate::drivers::{copies, fresh, log};
 use crate::media::Setup;
 use crate::world::Shared;
 use std::collections::BTreeSet;
+use terrace_format::map_kind::MapKind;
 use terrace_media::ordering::{Change, OrderingKind, OrderingPoint};
 use terrace_runtime::sync::Mutex;
 
 /// The pools of the cases.
-const POOLS: [(&str, Config); 4] = [
+const POOLS: [(&str, Config); 5] = [
     ("", SMALL),
     (", data=ordered", Config { name: "systematic-ordered", data_ordered: true, ..SMALL }),
     (ONLY_PERSIST, Config { name: "systematic-persist", persist_only: true, ..SMALL }),
     (", writes wait in DRAM", DRAM),
+    (", extent map", Config { name: "systematic-extent", map: MapKind::Extent, ..SMALL }),
 ];
 const ONLY_PERSIST: &str = ", only persist makes durable";
 
