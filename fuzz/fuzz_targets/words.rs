@@ -3,6 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use terrace_format::inode::{InodeSlot, SLOT_SIZE, pack_root, unpack_root};
+use terrace_format::map_kind::MapKind;
 use terrace_format::table::Owner;
 use terrace_format::{Geometry, PmBlock};
 use zerocopy::{FromBytes, IntoBytes};
@@ -34,6 +35,7 @@ fuzz_target!(|input: &[u8]| {
             catalog_shards,
             chunk_blocks,
             checksummed: pm_size & 4096 != 0,
+            map: MapKind::ALL[(lane_count as usize) % MapKind::ALL.len()],
         };
         if geometry.verify().is_ok() {
             let last = PmBlock(geometry.block_count() - 1);

@@ -7,6 +7,7 @@ use terrace_engine::{
     Simulation, Wait, WriteFlags, XattrMode,
 };
 use terrace_format::Ino;
+use terrace_format::map_kind::MapKind;
 use terrace_testkit::{CALLER, ROOT, SimulatedPool, format_options};
 
 const W: Wait = Wait::Allowed;
@@ -44,6 +45,9 @@ pub const RECIPES: &[Recipe] = &[
         "As checksummed, with the feature data-checksums: data in PM has checksums in the block table.",
         || shadows_over(clean_as(&FormatOptions { data_checksums: true, ..format_options(1) })?),
     ),
+    ("extents", "As checksummed, with the feature extent-map; a file has a tree of extents.", || {
+        extents_over(shadows_over(clean_as(&FormatOptions { map: MapKind::Extent, ..format_options(1) })?)?)
+    }),
 ];
 
 fn create(fs: &Engine, parent: Ino, name: &str) -> FsResult<Ino> {
@@ -180,6 +184,15 @@ fn shadows_over(pool: SimulatedPool) -> FsResult<SimulatedPool> {
     {
         fs.write(ino, block * 4096 + at, &vec![0xdd; length], WriteFlags::default(), W)?;
     }
+    fs.unmount()?;
+    Ok(pool)
+}
+
+/// A file whose extents have no neighbours: they need a tree.
+fn extents_over(pool: SimulatedPool) -> FsResult<SimulatedPool> {
+    let fs = pool.mount();
+    let apart = create(&fs, ROOT, "apart")?;
+    (0..20).try_for_each(|index| fill(&fs, apart, 3 * index, 1))?;
     fs.unmount()?;
     Ok(pool)
 }
