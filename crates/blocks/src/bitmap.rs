@@ -57,6 +57,11 @@ impl Bitmap {
         }
     }
 
+    /// Whether a bit is a member.
+    pub fn contains(&self, bit: u64) -> bool {
+        bits::is_set(&self.words, bit)
+    }
+
     /// Takes a given member out; false when the bit is no member.
     pub fn take(&mut self, bit: u64) -> bool {
         let member = bits::is_set(&self.words, bit);
@@ -64,6 +69,23 @@ impl Bitmap {
             self.remove(bit);
         }
         member
+    }
+
+    /// The first member from a bit on.
+    pub fn first_from(&mut self, bit: u64) -> Option<u64> {
+        let word = (bit / 64) as usize;
+        let members = self.words.get(word)? & (u64::MAX << (bit % 64));
+        if members != 0 {
+            return Some(word as u64 * 64 + u64::from(members.trailing_zeros()));
+        }
+        let word = self.first_word(word + 1)?;
+        Some(word as u64 * 64 + u64::from(self.words[word].trailing_zeros()))
+    }
+
+    /// Whether the 16 bits from a multiple of 16 on are all members.
+    pub fn has_sixteen(&self, bit: u64) -> bool {
+        assert!(bit.is_multiple_of(16), "group of bits at {bit}");
+        self.words.get((bit / 64) as usize).is_some_and(|word| word >> (bit % 64) & 0xffff == 0xffff)
     }
 
     /// Takes the lowest member.

@@ -13,6 +13,8 @@ pub mod bitmap;
 pub mod bits;
 pub mod descriptor;
 pub mod pool;
+pub mod presence;
 
 pub use descriptor::{Descriptor, MARKS, State};
 pub use pool::{BlockAccounts, BlockPool, Claim, Purpose, Target, Usage};
+pub use presence::Presence;

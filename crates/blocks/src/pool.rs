@@ -9,8 +9,10 @@
 
 use crate::bitmap::Bitmap;
 use crate::descriptor::{Descriptor, State};
+use crate::presence::Presence;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use terrace_format::homes::Homes;
 use terrace_format::{Corrupt, Lsn, PmBlock};
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 use terrace_runtime::sync::{LockKind, Mutex, RankedMutex};
@@ -50,6 +52,20 @@ struct Space {
     freed: u64,
     /// Blocks that left quarantine since the mount, each time counted.
     left_quarantine: u64,
+    /// Blocks of claims that are promised and not chosen yet.
+    promised: u64,
+    /// The group from which pages get blocks, where a placement has homes: the next block, and the block behind.
+    page_group: (u64, u64),
+    /// Groups begun for pages.
+    page_groups: u64,
+}
+
+/// The state of a pool whose file map is the block table.
+pub struct Hashed {
+    /// Where searches begin.
+    pub homes: Homes,
+    /// The blocks of files.
+    pub presence: Presence,
 }
 
 /// All PM blocks of a pool.
@@ -65,11 +81,21 @@ pub struct BlockPool {
     next_version: AtomicU64,
     unknown: AtomicU64,
     free: AtomicU64,
+    hashed: Option<Hashed>,
 }
 
 impl BlockPool {
     /// The pool of a just opened log; nothing is known until the table is scanned.
     pub fn new(wal: Arc<Wal>) -> BlockPool {
+        BlockPool::with(wal, None)
+    }
+
+    /// As [`Self::new`], of a pool whose file map is the block table; `key` is the superblock's hash key.
+    pub fn hashed_by(wal: Arc<Wal>, key: [u8; 16]) -> BlockPool {
+        BlockPool::with(wal, Some(key))
+    }
+
+    fn with(wal: Arc<Wal>, key: Option<[u8; 16]>) -> BlockPool {
         let geometry = *wal.geometry();
         let first = geometry.first_pool_block();
         let count = geometry.block_count();
@@ -83,7 +109,14 @@ impl BlockPool {
             next_region: first.0,
             freed: 0,
             left_quarantine: 0,
+            promised: 0,
+            page_group: (0, 0),
+            page_groups: 0,
         };
+        let hashed = key.map(|key| Hashed {
+            homes: Homes::new(key, first, PmBlock(count)),
+            presence: Presence::default(),
+        });
         let rank = wal.locks().rank(LockKind::Allocator, 0);
         BlockPool {
             wal,
@@ -96,7 +129,19 @@ impl BlockPool {
             next_version: AtomicU64::new(1),
             unknown: AtomicU64::new(total),
             free: AtomicU64::new(0),
+            hashed,
         }
+    }
+
+    /// Homes and presence, where the block table is the file map.
+    #[inline]
+    pub fn hashed(&self) -> Option<&Hashed> {
+        self.hashed.as_ref()
+    }
+
+    /// Tells the number of free blocks that are promised to nobody.
+    fn tell_free(&self, space: &Space) {
+        self.free.store(space.free.count() - space.promised, Ordering::Relaxed);
     }
 
     /// The log.
@@ -163,7 +208,7 @@ impl BlockPool {
         assert!(block >= self.first && block.0 < self.count, "PM block {block} is none of the pool's");
         space.free.insert(block.0);
         space.freed += 1;
-        self.free.store(space.free.count(), Ordering::Relaxed);
+        self.tell_free(space);
     }
 
     /// How often a block became free since the mount. An operation that found no free block sees by it whether other
@@ -181,7 +226,7 @@ impl BlockPool {
     /// Present numbers.
     pub fn usage(&self) -> Usage {
         let space = self.space.lock();
-        let (total, free) = (self.count - self.first.0, space.free.count());
+        let (total, free) = (self.count - self.first.0, space.free.count() - space.promised);
         assert!(free <= total, "{free} of {total} PM blocks are free");
         Usage {
             total,

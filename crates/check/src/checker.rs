@@ -10,8 +10,10 @@ use crate::overlay::Overlay;
 use crate::pool_view::PoolView;
 use crate::report::{Findings, Summary};
 use crate::sets::{Dense, Sparse};
+use crate::table_map::TableMap;
 use std::collections::BTreeSet;
 use std::fmt::Display;
+use std::rc::Rc;
 use terrace_format::superblock::Superblock;
 use terrace_format::table::{Entry, Owner};
 use terrace_format::{BLOCK_SIZE, Geometry, PmBlock, PmOffset};
@@ -51,6 +53,8 @@ pub(crate) struct Checker<'a> {
     pub(crate) unread: bool,
     /// Unreadable pages of the inode file below, by index.
     pub(crate) unread_inodes: BTreeSet<u64>,
+    /// The block table by inode and block, where it is the file map.
+    pub(crate) table_map: Option<Rc<TableMap>>,
     progress: (u64, u64),
 }
 
@@ -78,6 +82,7 @@ impl<'a> Checker<'a> {
             cold: Vec::new(),
             unread: false,
             unread_inodes: BTreeSet::new(),
+            table_map: None,
             progress: (0, 0),
         }
     }

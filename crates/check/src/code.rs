@@ -172,6 +172,14 @@ codes! {
         "the map is built from the block table";
     ExtentSpan 413 Error "An extent cannot be: of no block, beyond the last block of a file, leaf or PM, or over another."
         "the extent goes";
+    HashTwice 431 Error "The block table, which is the file map, has a block of a file twice."
+        "one of the two stays";
+    HashFar 432 Error "A block lies farther from its home than the map's reach, or is none that a file can have."
+        "the reach is raised; an impossible block goes";
+    HashReach 433 Error "The reach of the map is not possible."
+        "the reach of the blocks that are there";
+    HashSlot 434 Error "An inode slot holds words of a map although the block table is the map."
+        "cleared";
     CatalogRoot 501 Error "A catalog shard's root word is not possible."
         "the shard is built from the leaves in the block table";
     CatalogPage 502 Error "A catalog page's header is damaged."

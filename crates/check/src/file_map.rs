@@ -3,6 +3,7 @@
 use crate::checker::Checker;
 use crate::extent_map::walk_extents;
 use crate::inode_record::InodeRecord;
+use crate::table_map::walk_table_map;
 use terrace_format::map_kind::MapKind;
 
 /// Walks the map of a file, counts its blocks into the record.
@@ -10,5 +11,6 @@ pub(crate) fn walk_file_map(checker: &mut Checker<'_>, record: &mut InodeRecord)
     match checker.geometry.map {
         MapKind::Radix => checker.radix_map(record),
         MapKind::Extent => walk_extents(checker, record),
+        MapKind::HashfsLinear => walk_table_map(checker, record),
     }
 }

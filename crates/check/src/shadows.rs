@@ -4,6 +4,7 @@ use crate::checker::{Checker, Node};
 use crate::extent_map::extents_in;
 use crate::inode_record::InodeRecord;
 use crate::radix_map::{DIRECT_UNWRITTEN, Tree};
+use crate::table_map::table_blocks_in;
 use terrace_format::PmBlock;
 use terrace_format::inode::{ENTRY_UNWRITTEN, RADIX_FANOUT, unpack_root};
 use terrace_format::map_kind::MapKind;
@@ -23,6 +24,18 @@ impl Checker<'_> {
     pub(crate) fn shadowed(&mut self, record: &InodeRecord, first: u64, count: u32) -> Shadows {
         match self.geometry.map {
             MapKind::Radix => shadowed_by_radix(self, record, first, count),
+            MapKind::HashfsLinear => {
+                let mut shadows = Shadows::default();
+                let end = first.saturating_add(count.min(128).into());
+                for found in table_blocks_in(self, record, (first, end)) {
+                    let bit = (found.block - first) as usize;
+                    shadows.any |= 1u128 << bit;
+                    if !found.unwritten {
+                        shadows.places.push((bit, found.place));
+                    }
+                }
+                shadows
+            }
             MapKind::Extent => {
                 let mut shadows = Shadows::default();
                 let end = first.saturating_add(count.min(128).into());

@@ -249,6 +249,9 @@ fn root_pages(
     Ok((node, page))
 }
 
+/// The reach of searches in a new pool whose block table is the file map.
+const FIRST_REACH: u64 = 64;
+
 fn write_table(media: &PoolMedia, geometry: &Geometry, root: (PmBlock, PmBlock)) -> FsResult<()> {
     let entry = |owner: Owner| {
         let mut bytes = [0; TABLE_ENTRY_SIZE as usize];
@@ -264,5 +267,8 @@ fn write_table(media: &PoolMedia, geometry: &Geometry, root: (PmBlock, PmBlock))
     media.pm.write(geometry.table_entry(root.0), &node)?;
     let page = entry(Owner::Page { kind: PageKind::InodePage, datum: 0 });
     media.pm.write(geometry.table_entry(root.1), &page)?;
+    if geometry.map.is_table() {
+        media.pm.write(geometry.map_reach(), &FIRST_REACH.to_le_bytes())?;
+    }
     Ok(())
 }

@@ -97,8 +97,8 @@ fn open_log(
 }
 
 /// The file map that the superblock names.
-fn open_map(superblock: &Superblock, blocks: &Arc<BlockPool>) -> Box<dyn FileMap> {
-    (registry::row_of(superblock.map_kind()).make)(blocks)
+fn open_map(superblock: &Superblock, blocks: &Arc<BlockPool>) -> FsResult<Box<dyn FileMap>> {
+    Ok((registry::row_of(superblock.map_kind()).make)(blocks)?)
 }
 
 /// The choices of the mount that stay as they are.
@@ -136,11 +136,14 @@ pub fn mount(
     let sizes = device_sizes(&media, &superblock)?;
     let (wal, recovery) = open_log(&media, &superblock, &options)?;
     let locks = wal.locks();
-    let blocks = Arc::new(BlockPool::new(Arc::clone(&wal)));
+    let blocks = Arc::new(match superblock.map_kind().is_table() {
+        true => BlockPool::hashed_by(Arc::clone(&wal), superblock.hash_key),
+        false => BlockPool::new(Arc::clone(&wal)),
+    });
     while planted(Mistake::MountScansPool) && blocks.scan_step()? {}
     let catalog = Arc::new(Catalog::new(Arc::clone(&blocks)));
     let devices = open_devices(&mut media, &superblock, &sizes, &catalog, &clock);
-    let map = open_map(&superblock, &blocks);
+    let map = open_map(&superblock, &blocks)?;
     let geometry = superblock.geometry();
     let usable = geometry.block_count() - geometry.first_pool_block().0;
     let never_demotes = threshold_of(policy_id(&superblock, &options)) == Some(Threshold::None);

@@ -187,6 +187,10 @@ impl Geometry {
     pub fn inode_pages(&self) -> PmOffset {
         ROOTS_BLOCK.offset().plus(8)
     }
+    /// Address of the word with the largest distance of a block from its home, plus one, where the block table is the map.
+    pub fn map_reach(&self) -> PmOffset {
+        ROOTS_BLOCK.offset().plus(16)
+    }
     /// Address of an orphan list's head word (an inode number, 0 when empty).
     pub fn orphan_head(&self, list: usize) -> PmOffset {
         ROOTS_BLOCK.offset().plus(64 + 8 * (list % ORPHAN_LISTS) as u64)

@@ -14,6 +14,7 @@ pub mod corrupt;
 pub mod device;
 pub mod extent_map;
 pub mod geometry;
+pub mod homes;
 pub mod inode;
 pub mod keys;
 pub mod lines;

@@ -1,6 +1,6 @@
 //! Kinds of file maps: the number in the superblock, and the feature bit that goes with it.
 
-use crate::version::{EXTENT_MAP, RADIX_MAP};
+use crate::version::{EXTENT_MAP, HASHFS_LINEAR_MAP, RADIX_MAP};
 
 /// A kind of file map. A pool has one kind; mkfs chooses it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -11,11 +11,13 @@ pub enum MapKind {
     Radix = 1,
     /// A B-tree of extents per file.
     Extent = 2,
+    /// The block table as hash table of all files, with linear probing.
+    HashfsLinear = 4,
 }
 
 impl MapKind {
     /// All kinds, by their numbers.
-    pub const ALL: &[MapKind] = &[MapKind::Radix, MapKind::Extent];
+    pub const ALL: &[MapKind] = &[MapKind::Radix, MapKind::Extent, MapKind::HashfsLinear];
 
     /// The number in the superblock.
     pub const fn id(self) -> u8 {
@@ -32,7 +34,13 @@ impl MapKind {
         match self {
             MapKind::Radix => RADIX_MAP,
             MapKind::Extent => EXTENT_MAP,
+            MapKind::HashfsLinear => HASHFS_LINEAR_MAP,
         }
+    }
+
+    /// Whether the block table is the map.
+    pub const fn is_table(self) -> bool {
+        matches!(self, MapKind::HashfsLinear)
     }
 
     /// The features of all kinds: a pool has one of them.
@@ -42,11 +50,11 @@ impl MapKind {
 }
 
 const _: () = {
-    let (mut number, mut kinds) = (1, MapKind::ALL);
+    let (mut number, mut kinds) = (0, MapKind::ALL);
     while let [kind, rest @ ..] = kinds {
-        assert!(kind.id() == number, "kinds stand in the order of their numbers");
+        assert!(kind.id() > number, "kinds stand in the order of their numbers");
         assert!(kind.feature().is_power_of_two(), "a kind has one feature");
-        (number, kinds) = (number + 1, rest);
+        (number, kinds) = (kind.id(), rest);
     }
 };
 
@@ -55,8 +63,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_ascend_from_1_and_each_feature_is_a_different_bit() {
-        assert!(MapKind::ALL.iter().map(|kind| kind.id()).eq(1..=MapKind::ALL.len() as u8));
+    fn numbers_ascend_and_each_feature_is_a_different_bit() {
+        assert!(MapKind::ALL.is_sorted_by_key(|kind| kind.id()));
         assert_eq!(MapKind::features().count_ones() as usize, MapKind::ALL.len());
         assert_eq!((MapKind::from_id(1), MapKind::from_id(0)), (Some(MapKind::Radix), None));
     }

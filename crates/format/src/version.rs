@@ -72,6 +72,11 @@ pub const INCOMPATIBLE: &[FeatureRow] = &[
         name: "extent-map",
         sentence: "PM-resident blocks are mapped by a B-tree of extents per file",
     },
+    FeatureRow {
+        bit: HASHFS_LINEAR_MAP,
+        name: "hashfs-linear-map",
+        sentence: "the block table is the map of PM-resident blocks, a hash table with linear probing",
+    },
 ];
 /// Incompatible feature: the radix map.
 pub const RADIX_MAP: u64 = 1;
@@ -89,6 +94,8 @@ pub const PAGE_CHECKSUMS: u64 = 32;
 pub const DATA_CHECKSUMS: u64 = 64;
 /// Incompatible feature: the extent map, in place of the radix map. Set by mkfs when asked for.
 pub const EXTENT_MAP: u64 = 128;
+/// Incompatible feature: the block table as map, in place of the radix map. Set by mkfs when asked for.
+pub const HASHFS_LINEAR_MAP: u64 = 512;
 /// Features that a writer must know (superblock `read_only_compatible`).
 pub const READ_ONLY_COMPATIBLE: &[FeatureRow] = &[];
 /// Features that may be ignored (superblock `compatible`).

@@ -25,10 +25,11 @@
 //! given up after `change` or `prune`, or in which they failed, keeps the blocks in `freed` (`BlockPool::keep`).
 
 use smallvec::SmallVec;
-use std::marker::PhantomData;
-use terrace_blocks::Claim;
+use terrace_blocks::{Claim, Presence};
 use terrace_format::inode::InodeSlot;
 use terrace_format::{FileBlock, Ino, PmBlock, PmOffset};
+use terrace_runtime::sync::MutexGuard;
+use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 use terrace_wal::{MapRoom, Result, Tx};
 
 /// Where a block of a file lies in PM.
@@ -126,13 +127,93 @@ impl MapRecord {
     }
 }
 
-/// Holds what inodes share of a map from a change in a transaction until its stores are issued.
+/// Holds what inodes share of a map from a change in a transaction until its stores are issued. Dropped without
+/// [`Self::committed`] or [`Self::ended`] it takes back what memory knows of the change: no record was written.
 #[must_use]
-#[derive(Debug, Default)]
-pub struct MapGuard<'a>(PhantomData<&'a ()>);
+#[derive(Default)]
+pub struct MapGuard<'a>(Shared<'a>);
+
+#[derive(Default)]
+enum Shared<'a> {
+    #[default]
+    Nothing,
+    Presence(PresenceChange<'a>),
+    Raise(Raise<'a>),
+}
+
+impl<'a> MapGuard<'a> {
+    pub(crate) fn presence(change: PresenceChange<'a>) -> MapGuard<'a> {
+        MapGuard(Shared::Presence(change))
+    }
+
+    pub(crate) fn raising(raise: Raise<'a>) -> MapGuard<'a> {
+        MapGuard(Shared::Raise(raise))
+    }
+
+    /// The record is committed, its stores are issued.
+    pub fn committed(self) {
+        match self.0 {
+            Shared::Nothing => {}
+            Shared::Presence(change) => change.committed(),
+            Shared::Raise(raise) => raise.committed(),
+        }
+    }
+
+    /// The transaction ended: committed, or with an error; after an error that stopped the log its record may be valid, and
+    /// a block that may be there counts as there.
+    pub fn ended(self, is_committed: bool, is_stopped: bool) {
+        match self.0 {
+            _ if is_committed => self.committed(),
+            Shared::Presence(mut change) if is_stopped => change.added.clear(),
+            _ => {}
+        }
+    }
+}
+
+/// Blocks of files that a change adds to presence or takes out of it.
+pub struct PresenceChange<'a> {
+    presence: &'a Presence,
+    /// Entered already; taken back when the change is dropped.
+    pub(crate) added: SmallVec<[(Ino, FileBlock); 2]>,
+    /// Taken out when the change is committed.
+    pub(crate) removed: SmallVec<[(Ino, FileBlock); 2]>,
+}
+
+impl<'a> PresenceChange<'a> {
+    pub(crate) fn new(presence: &'a Presence) -> PresenceChange<'a> {
+        PresenceChange { presence, added: SmallVec::new(), removed: SmallVec::new() }
+    }
+
+    fn committed(mut self) {
+        self.added.clear();
+        for (ino, block) in std::mem::take(&mut self.removed) {
+            self.presence.remove(ino, block);
+        }
+    }
+}
+
+impl Drop for PresenceChange<'_> {
+    fn drop(&mut self) {
+        for (ino, block) in std::mem::take(&mut self.added) {
+            self.presence.remove(ino, block);
+        }
+    }
+}
+
+/// A word of the map that all inodes share and that is being raised: told to look-ups when its record is committed.
+pub struct Raise<'a> {
+    pub(crate) word: &'a AtomicU64,
+    pub(crate) new: u64,
+    pub(crate) _lock: MutexGuard<'a, ()>,
+}
+
+impl Raise<'_> {
+    fn committed(self) {
+        self.word.store(self.new, Ordering::Release);
+    }
+}
 
 /// The result of [`FileMap::exchange`].
-#[derive(Debug)]
 pub struct Exchange<'a> {
     /// The earlier mapping.
     pub old: Option<Mapping>,
@@ -187,7 +268,13 @@ pub trait FileMap: Send + Sync {
     ///
     /// # Errors
     /// See [`FileMap`]; then the caller gives up `tx` and gives the claim back.
-    fn make_room(&self, tx: &mut Tx, inode: &MapInode, room: &MapRoom, claim: &mut Claim<'_>) -> Result<()>;
+    fn make_room(
+        &self,
+        tx: &mut Tx,
+        inode: &MapInode,
+        room: &MapRoom,
+        claim: &mut Claim<'_>,
+    ) -> Result<MapGuard<'_>>;
 
     /// The size that changes add to a record at most, without freed pages.
     fn record(&self) -> MapRecord;

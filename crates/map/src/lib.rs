@@ -12,6 +12,7 @@
 
 pub mod extent;
 pub mod file_map;
+pub mod hashfs;
 pub mod inode_file;
 pub mod map_row;
 pub mod radix_tree;

@@ -4,6 +4,7 @@ use crate::file_map::FileMap;
 use std::sync::Arc;
 use terrace_blocks::BlockPool;
 use terrace_format::map_kind::MapKind;
+use terrace_wal::Result;
 
 /// A file map that a pool may have.
 pub struct MapRow {
@@ -13,6 +14,6 @@ pub struct MapRow {
     pub name: &'static str,
     /// The structure, as a sentence for the user.
     pub sentence: &'static str,
-    /// Makes the map of a mounted pool.
-    pub make: fn(&Arc<BlockPool>) -> Box<dyn FileMap>,
+    /// Makes the map of a mounted pool. Errors are the medium's, and `Corrupt`.
+    pub make: fn(&Arc<BlockPool>) -> Result<Box<dyn FileMap>>,
 }

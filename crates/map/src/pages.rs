@@ -59,6 +59,13 @@ impl Pages {
         }
     }
 
+    /// Reads words of the block table or of the roots, which match their checksums.
+    #[inline]
+    pub fn table_words(&self, offset: PmOffset, into: &mut [U64]) -> Result<()> {
+        self.checksums.ensure_range(offset, into.len() * 8)?;
+        Ok(self.pm.read(offset, into.as_mut_bytes())?)
+    }
+
     /// Checks that a page about to be changed or freed has the owner that it must have; `page` names it in the error.
     pub fn check_owner(
         &self,

@@ -31,7 +31,7 @@ pub(crate) const ROW: MapRow = MapRow {
     kind: MapKind::Radix,
     name: "radix",
     sentence: "A radix tree per file",
-    make: |blocks| Box::new(RadixTree::new(Arc::clone(blocks))),
+    make: |blocks| Ok(Box::new(RadixTree::new(Arc::clone(blocks)))),
 };
 
 impl RadixTree {
@@ -88,8 +88,15 @@ impl FileMap for RadixTree {
         Ok((pages != 0).then(|| MapRoom { ino, first, count, runs: change.runs(), pages }))
     }
 
-    fn make_room(&self, tx: &mut Tx, inode: &MapInode, room: &MapRoom, claim: &mut Claim<'_>) -> Result<()> {
-        self.add_nodes_at(tx, &self.place(inode), room.first, room.count, claim).map(drop)
+    fn make_room(
+        &self,
+        tx: &mut Tx,
+        inode: &MapInode,
+        room: &MapRoom,
+        claim: &mut Claim<'_>,
+    ) -> Result<MapGuard<'_>> {
+        self.add_nodes_at(tx, &self.place(inode), room.first, room.count, claim)?;
+        Ok(MapGuard::default())
     }
 
     fn record(&self) -> MapRecord {

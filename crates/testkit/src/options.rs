@@ -26,6 +26,7 @@ pub fn has_other_map() -> bool {
 pub fn atomic_blocks() -> usize {
     match map_under_test() {
         MapKind::Radix => 56,
+        MapKind::HashfsLinear => 74,
         MapKind::Extent => 45,
     }
 }

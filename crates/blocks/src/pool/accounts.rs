@@ -53,7 +53,7 @@ impl BlockPool {
             }
         }
         let told = space.free.count();
-        accounts.miscounted = (told != free || self.free_hint() != free).then_some(told);
+        accounts.miscounted = (told != free || self.free_hint() + space.promised != free).then_some(told);
         Ok(accounts)
     }
 }

@@ -5,16 +5,20 @@
 //! 2. A claim leaves the blocks of the reserve that its purpose may not take (P1).
 //! 3. Claimed blocks that were not taken go back when the claim is dropped.
 
-use super::BlockPool;
+use super::{BlockPool, Hashed, Space};
 use crate::bits::Run;
 use crate::descriptor::State;
 use smallvec::SmallVec;
 use terrace_format::{FileBlock, Ino, PmBlock};
-use terrace_runtime::sync::atomic::Ordering;
 use terrace_wal::{NoSpace, Result};
 
 /// Blocks of the longest run that a claim searches for; longer ones are taken where they are met.
 const MAX_SEARCHED_RUN_BLOCKS: u64 = 32;
+
+/// Blocks of a group of pages.
+const GROUP_BLOCKS: u64 = 16;
+/// Groups that a search for an empty group looks at.
+const GROUPS_LOOKED_AT: usize = 8;
 
 /// The purpose of a claim. It decides the share of the reserve that the claim may take (design P1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,12 +58,18 @@ pub struct Claim<'a> {
     /// Chosen by the claim, the lowest free runs: ascending within each run; `take` hands them out in this order.
     blocks: SmallVec<[PmBlock; 4]>,
     next: usize,
+    /// Blocks that are chosen when they are taken, by their use: where file blocks have homes.
+    promised: usize,
 }
 
 impl Claim<'_> {
     /// A claimed block for a use; the transaction of the caller gives it this owner. `None` when all promised blocks are
     /// taken.
-    pub fn take(&mut self, _target: Target) -> Option<PmBlock> {
+    pub fn take(&mut self, target: Target) -> Option<PmBlock> {
+        if self.promised > 0 {
+            self.promised -= 1;
+            self.blocks.insert(self.next, self.pool.choose(target)?);
+        }
         let block = self.blocks.get(self.next).copied()?;
         debug_assert_eq!(self.pool.descriptor(block).state(), State::Used, "claimed PM block {block}");
         self.next += 1;
@@ -67,7 +77,7 @@ impl Claim<'_> {
     }
     /// Blocks not yet taken.
     pub fn left(&self) -> usize {
-        self.blocks.len() - self.next
+        self.blocks.len() - self.next + self.promised
     }
     /// Gives taken blocks back as well: call when the transaction that would have owned them was not
     /// committed.
@@ -79,8 +89,10 @@ impl Claim<'_> {
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
         let rest = &self.blocks[self.next..];
-        if !rest.is_empty() {
+        if !rest.is_empty() || self.promised > 0 {
             let mut space = self.pool.space.lock();
+            space.promised -= self.promised as u64;
+            self.pool.tell_free(&space);
             for block in rest {
                 let state = self.pool.descriptor(*block).state();
                 debug_assert_eq!(state, State::Used, "PM block {block} of a claim is given back");
@@ -134,17 +146,23 @@ impl BlockPool {
     pub fn claim(&self, count: usize, purpose: Purpose) -> Result<Claim<'_>> {
         let mut blocks = SmallVec::with_capacity(count);
         if count == 0 {
-            return Ok(Claim { pool: self, blocks, next: 0 });
+            return Ok(Claim { pool: self, blocks, next: 0, promised: 0 });
         }
         let mut space = self.space.lock();
-        while space.free.count() < count as u64 + self.kept(purpose) {
+        let lacks = |space: &Space| space.free.count() - space.promised < count as u64 + self.kept(purpose);
+        while lacks(&space) {
             self.drain(&mut space);
-            if space.free.count() >= count as u64 + self.kept(purpose) {
+            if !lacks(&space) {
                 break;
             }
             if !self.scan_region(&mut space)? {
                 return Err(NoSpace::Pm.into());
             }
+        }
+        if self.hashed.is_some() {
+            space.promised += count as u64;
+            self.tell_free(&space);
+            return Ok(Claim { pool: self, blocks, next: 0, promised: count });
         }
         while blocks.len() < count {
             let left = (count - blocks.len()) as u64;
@@ -158,7 +176,7 @@ impl BlockPool {
                 return Err(NoSpace::Pm.into());
             };
             blocks.extend((run.start..run.end()).map(PmBlock));
-            self.free.store(space.free.count(), Ordering::Relaxed);
+            self.tell_free(&space);
         }
         let left = space.free.count();
         assert!(
@@ -167,15 +185,63 @@ impl BlockPool {
         );
         drop(space);
         assert_eq!(blocks.len(), count, "a claim has as many blocks as were asked for");
-        for block in &blocks {
-            let descriptor = self.descriptor(*block);
-            let state = descriptor.state();
-            debug_assert_eq!(state, State::Free, "PM block {block} is claimed");
-            descriptor.set_state(State::Used);
-            descriptor.clear_flags();
-            descriptor.set_version(self.new_version());
+        blocks.iter().for_each(|block| self.use_claimed(*block));
+        Ok(Claim { pool: self, blocks, next: 0, promised: 0 })
+    }
+
+    fn use_claimed(&self, block: PmBlock) {
+        let descriptor = self.descriptor(block);
+        let state = descriptor.state();
+        debug_assert_eq!(state, State::Free, "PM block {block} is claimed");
+        descriptor.set_state(State::Used);
+        descriptor.clear_flags();
+        descriptor.set_version(self.new_version());
+    }
+
+    /// Takes a promised block: of a file block the first free slot from its home on, of a page the next in a group of
+    /// pages.
+    fn choose(&self, target: Target) -> Option<PmBlock> {
+        let hashed = self.hashed.as_ref()?;
+        let mut space = self.space.lock();
+        let bit = match target {
+            Target::File { ino, block } => {
+                let home = hashed.homes.home(ino, block).0;
+                space.free.first_from(home).or_else(|| space.free.first_from(self.first.0))
+            }
+            Target::Page => self.choose_page(hashed, &mut space),
+        };
+        assert!(space.promised > 0, "a block is taken that was not promised (P1)");
+        space.promised -= 1;
+        let bit = bit.filter(|bit| space.free.take(*bit));
+        assert!(bit.is_some(), "no block is free, {} are promised (P1)", space.promised + 1);
+        self.tell_free(&space);
+        drop(space);
+        let block = PmBlock(bit?);
+        self.use_claimed(block);
+        Some(block)
+    }
+
+    /// Pages fill groups of 16 blocks at hashed places: put lowest first they would be one long cluster, which every
+    /// search with a home there passes.
+    fn choose_page(&self, hashed: &Hashed, space: &mut Space) -> Option<u64> {
+        let (next, end) = space.page_group;
+        if let Some(bit) = (next..end).find(|bit| space.free.contains(*bit)) {
+            space.page_group.0 = bit + 1;
+            return Some(bit);
         }
-        Ok(Claim { pool: self, blocks, next: 0 })
+        for _ in 0..GROUPS_LOOKED_AT {
+            let number = space.page_groups;
+            space.page_groups += 1;
+            // Inode 0 is no file.
+            let group =
+                hashed.homes.home(Ino(0), FileBlock(number & 0xffff_ffff)).0 / GROUP_BLOCKS * GROUP_BLOCKS;
+            if space.free.has_sixteen(group) {
+                space.page_group = (group + 1, group + GROUP_BLOCKS);
+                return Some(group);
+            }
+        }
+        let home = hashed.homes.home(Ino(0), FileBlock(space.page_groups & 0xffff_ffff)).0;
+        space.free.first_from(home).or_else(|| space.free.first_from(self.first.0))
     }
 }
 

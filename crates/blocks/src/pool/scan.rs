@@ -44,6 +44,11 @@ impl BlockPool {
                     descriptor.set_partial(true);
                 }
                 self.learn(PmBlock(block), State::Used);
+                if let (Some(hashed), Some(Owner::File { ino, block, .. })) =
+                    (&self.hashed, Owner::decode(word))
+                {
+                    hashed.presence.insert(ino, block);
+                }
             } else if self.learn(PmBlock(block), State::Free) {
                 self.put_free(space, PmBlock(block));
             }

@@ -7,7 +7,6 @@ use crate::descriptor::State;
 use smallvec::SmallVec;
 use terrace_format::table::{DataChecksum, Entry, MASK_FULL, Owner, TABLE_ENTRY_SIZE};
 use terrace_format::{Corrupt, FileBlock, Ino, LineMask, PmBlock};
-use terrace_runtime::sync::atomic::Ordering;
 use terrace_wal::{Result, Tx};
 use zerocopy::little_endian::U64;
 
@@ -116,7 +115,7 @@ impl BlockPool {
         }
         if descriptor.state() == State::Free && space.free.take(block.0) {
             descriptor.set_state(State::Used);
-            self.free.store(space.free.count(), Ordering::Relaxed);
+            self.tell_free(&space);
         }
     }
 

@@ -116,8 +116,15 @@ pub(crate) fn write_whole_block(
             return Err(error.into());
         }
     }
-    let lsn = open.commit(&tx).inspect_err(|_| give_back_unless_named(store, keep_old))?;
-    drop(map_guard);
+    let lsn = match open.commit(&tx) {
+        Ok(lsn) => lsn,
+        Err(error) => {
+            map_guard.ended(false, store.persistent.wal().is_stopped());
+            give_back_unless_named(store, keep_old);
+            return Err(error.into());
+        }
+    };
+    map_guard.committed();
     if let Some(old) = old {
         store.persistent.blocks().freed(lsn, &[old]);
     }

@@ -49,7 +49,8 @@ fn set(
     mappings: impl IntoIterator<Item = Option<Mapping>>,
 ) -> Result<()> {
     let change = MapChange { inode: *inode, first, mappings: mappings.into_iter().collect() };
-    map.change(tx, &[change], 0, &mut Freed::new()).map(drop)
+    map.change(tx, &[change], 0, &mut Freed::new())?.committed();
+    Ok(())
 }
 
 fn build(wal: &Wal, map: &dyn FileMap, blocks: &BlockPool, inode: &MapInode) -> Result<()> {
@@ -59,8 +60,9 @@ fn build(wal: &Wal, map: &dyn FileMap, blocks: &BlockPool, inode: &MapInode) -> 
     while let Some(room) = map.missing_room(&[], &wanted)? {
         let mut claim = blocks.claim(room.pages.min(50), Purpose::User)?;
         let mut tx = Tx::new();
-        map.make_room(&mut tx, inode, &room, &mut claim)?;
+        let made = map.make_room(&mut tx, inode, &room, &mut claim)?;
         commit(wal, &tx)?;
+        made.committed();
     }
     for start in (0..FILE_BLOCKS).step_by(256) {
         let numbers = (start..start + 256).map(|b| PmBlock(first + b % 10_000));

@@ -31,7 +31,7 @@ pub(crate) const ROW: MapRow = MapRow {
     kind: MapKind::Extent,
     name: "extent",
     sentence: "A B-tree of extents per file",
-    make: |blocks| Box::new(ExtentTree::new(Arc::clone(blocks))),
+    make: |blocks| Ok(Box::new(ExtentTree::new(Arc::clone(blocks)))),
 };
 
 impl FileMap for ExtentTree {
@@ -62,8 +62,15 @@ impl FileMap for ExtentTree {
         self.lacking(earlier, change)
     }
 
-    fn make_room(&self, tx: &mut Tx, inode: &MapInode, room: &MapRoom, claim: &mut Claim<'_>) -> Result<()> {
-        self.split_for(tx, inode, room, claim)
+    fn make_room(
+        &self,
+        tx: &mut Tx,
+        inode: &MapInode,
+        room: &MapRoom,
+        claim: &mut Claim<'_>,
+    ) -> Result<MapGuard<'_>> {
+        self.split_for(tx, inode, room, claim)?;
+        Ok(MapGuard::default())
     }
 
     fn record(&self) -> MapRecord {

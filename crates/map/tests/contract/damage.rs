@@ -7,7 +7,8 @@ use rand::Rng;
 use std::sync::Arc;
 use terrace_blocks::Purpose;
 use terrace_format::inode::{InodeSlot, pack_root};
-use terrace_format::{FileBlock, PmBlock};
+use terrace_format::table::Owner;
+use terrace_format::{FileBlock, Ino, PmBlock};
 use terrace_map::{Mapping, RadixTree};
 use terrace_media::PmMedium;
 use terrace_media::pm::RecordedPm;
@@ -32,8 +33,12 @@ fn poke(maps: &ModelledMap, at: terrace_format::PmOffset, word: u64) {
 
 /// Words that a damaged medium may show instead of an entry.
 fn bad_word(maps: &mut ModelledMap, nodes: &[PmBlock]) -> u64 {
-    let some = nodes[maps.rng.random_range(0..nodes.len())].0;
     let end = maps.blocks.end_block().0;
+    let some = match nodes {
+        [] => Owner::File { ino: Ino(1), block: FileBlock(maps.rng.random_range(0..700)), unwritten: false }
+            .encode(),
+        nodes => nodes[maps.rng.random_range(0..nodes.len())].0,
+    };
     match maps.rng.random_range(0..7) {
         0 => maps.rng.random(),
         1 => some,
@@ -91,7 +96,11 @@ fn damage_ends_in_corrupt() {
         let start = clock.monotonic_ns();
         for _ in 0..30 {
             let word = bad_word(&mut maps, &nodes);
-            let at = if maps.rng.random_bool(0.2) {
+            let at = if nodes.is_empty() {
+                let (first, end) = (maps.blocks.first_block().0, maps.blocks.end_block().0);
+                let block = PmBlock(maps.rng.random_range(first..end));
+                maps.wal.geometry().table_entry(block).plus(8 * u64::from(maps.rng.random_bool(0.2)))
+            } else if maps.rng.random_bool(0.2) {
                 let ino = maps.rng.random_range(1..=INODES);
                 let offset = [InodeSlot::ROOT, InodeSlot::DIRECT][maps.rng.random_range(0..2)];
                 maps.inode(ino).slot.plus(offset)
@@ -125,7 +134,7 @@ fn operations_over_a_damaged_map_free_no_block_twice() {
                 maps.wal.commit(reservation, &tx).unwrap();
             }
         }
-        for _ in 0..6 {
+        for _ in 0..if nodes.is_empty() { 0 } else { 6 } {
             let word = nodes[maps.rng.random_range(0..nodes.len())].0;
             let node = nodes[maps.rng.random_range(0..nodes.len())];
             let index = maps.rng.random_range(0..20);
@@ -155,7 +164,7 @@ fn operations_over_a_damaged_map_free_no_block_twice() {
 
 #[test]
 fn damaged_radix_words_are_named_in_the_error() {
-    let row = &crate::MAPS[0];
+    let row = &terrace_map::MAPS[0];
     let corrupt = |result: Result<()>, site: &str| match result {
         Err(Error::Corrupt(corrupt)) => assert!(corrupt.site.contains(site), "{corrupt}"),
         other => panic!("{site}: {other:?}"),

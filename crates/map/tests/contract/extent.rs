@@ -1,6 +1,5 @@
 //! The extent map: shapes of its tree, sizes of records, damage.
 
-use crate::MAPS;
 use crate::modelled_map::{ModelledMap, image, set};
 use rand::Rng;
 use rand::seq::SliceRandom;
@@ -8,8 +7,8 @@ use std::sync::Arc;
 use terrace_format::extent_map::{Extent, ExtentRoot, NODE_ENTRIES, NodeHead, entry_at};
 use terrace_format::inode::InodeSlot;
 use terrace_format::{FileBlock, PmBlock, PmOffset};
-use terrace_map::Mapping;
 use terrace_map::file_map::MapChange;
+use terrace_map::{MAPS, Mapping};
 use terrace_media::pm::RecordedPm;
 use terrace_wal::{Error, Tx};
 
@@ -129,10 +128,11 @@ fn room_is_made_for_all_removals_in_a_full_leaf() {
             removed.iter().all(|change| steps > 0 || maps.map.missing_room(&[], change).unwrap().is_none())
         );
         let (mut tx, mut freed) = (Tx::new(), Default::default());
-        match maps.map.change(&mut tx, &removed, 0, &mut freed) {
+        let map = Arc::clone(&maps.map);
+        match map.change(&mut tx, &removed, 0, &mut freed) {
             Err(Error::MapRoom(room)) => maps.make_room(1, &room).unwrap(),
             done => {
-                drop(done.unwrap());
+                done.unwrap().committed();
                 let reservation = maps.wal.reserve(tx.record_size()).unwrap();
                 maps.wal.commit(reservation, &tx).unwrap();
                 break;

@@ -10,20 +10,7 @@ mod modelled_map;
 mod radix;
 mod unit;
 
-use std::sync::Arc;
-use terrace_blocks::BlockPool;
-use terrace_map::{ExtentTree, FileMap, RadixTree};
-
-/// An implementation under test.
-struct Row {
-    name: &'static str,
-    make: fn(Arc<BlockPool>) -> Box<dyn FileMap>,
-}
-
-const MAPS: &[Row] = &[
-    Row { name: "radix", make: |blocks| Box::new(RadixTree::new(blocks)) },
-    Row { name: "extent", make: |blocks| Box::new(ExtentTree::new(blocks)) },
-];
+use terrace_map::{MAPS, MapRow as Row};
 
 /// Runs a test for every map and seed.
 fn for_each_map(seeds: std::ops::Range<u64>, test: impl Fn(&Row, u64)) {

@@ -10,7 +10,7 @@ use terrace_format::address::MAX_FILE_BLOCK;
 use terrace_format::inode::InodeSlot;
 use terrace_format::table::{Owner, PageKind};
 use terrace_format::{FileBlock, Geometry, Ino, PmBlock};
-use terrace_map::file_map::{Freed, MapChange};
+use terrace_map::file_map::{Freed, MapChange, MapGuard};
 use terrace_map::{FileMap, MapInode, Mapping};
 use terrace_media::PmMedium;
 use terrace_runtime::sync::Mutex;
@@ -60,7 +60,7 @@ pub fn set(
 ) -> terrace_wal::Result<()> {
     let change = MapChange { inode: *inode, first: FileBlock(first), mappings: mappings.into() };
     let mut freed = Freed::new();
-    drop(map.change(tx, &[change], 0, &mut freed)?);
+    map.change(tx, &[change], 0, &mut freed)?.committed();
     assert!(freed.is_empty(), "pages are freed in a record without room");
     Ok(())
 }
@@ -89,7 +89,7 @@ pub struct ModelledMap {
     pub pm: Arc<dyn PmMedium>,
     pub wal: Arc<Wal>,
     pub blocks: Arc<BlockPool>,
-    pub map: Box<dyn FileMap>,
+    pub map: Arc<dyn FileMap>,
     pub model: Model,
     /// States a crash may leave: the committed one and that of the transaction in flight.
     pub allowed: Arc<Mutex<Vec<Model>>>,
@@ -114,6 +114,7 @@ pub fn image(size: u64, free: u64) -> (Vec<u8>, Geometry) {
     Wal::format(pm.clone(), UUID, geometry).unwrap();
     let mut image = pm.visible_image().to_vec();
     let first = geometry.first_pool_block();
+    image[geometry.map_reach().0 as usize] = 16;
     for word in image[first.offset().0 as usize + 4096..].chunks_exact_mut(8) {
         word.copy_from_slice(&GARBAGE.to_le_bytes());
     }
@@ -133,8 +134,11 @@ impl ModelledMap {
     pub fn open(pm: Arc<dyn PmMedium>, geometry: Geometry, row: &Row, seed: u64) -> ModelledMap {
         let (wal, _) = Wal::open(Arc::clone(&pm), UUID, geometry).unwrap();
         let wal = Arc::new(wal);
-        let blocks = Arc::new(BlockPool::new(Arc::clone(&wal)));
-        let map = (row.make)(Arc::clone(&blocks));
+        let blocks = Arc::new(match row.kind.is_table() {
+            true => BlockPool::hashed_by(Arc::clone(&wal), UUID),
+            false => BlockPool::new(Arc::clone(&wal)),
+        });
+        let map = Arc::from((row.make)(&blocks).unwrap());
         ModelledMap {
             name: row.name,
             pm,
@@ -207,35 +211,40 @@ impl ModelledMap {
             let reservation = self.wal.reserve(bytes)?;
             let mut claim = self.claim_nodes(held)?;
             let mut tx = Tx::new();
-            if let Err(error) = self.map.make_room(&mut tx, &inode, room, &mut claim) {
-                claim.give_back_all();
-                return Err(error);
-            }
+            let made = match self.map.make_room(&mut tx, &inode, room, &mut claim) {
+                Ok(made) => made,
+                Err(error) => {
+                    claim.give_back_all();
+                    return Err(error);
+                }
+            };
             assert!(tx.record_size() <= bytes, "{} > {bytes}", tx.record_size());
             if tx.is_empty() {
                 return Ok(());
             }
             let now = held - claim.left();
-            assert!(now != 0, "no page of {held} was used");
+            assert!(now != 0 || self.map.record().block == 0, "no page of {held} was used");
             if give_up {
                 claim.give_back_all(); // the transaction is given up
                 continue;
             }
             self.wal.commit(reservation, &tx)?;
+            made.committed();
             left -= now.min(left);
         }
     }
 
     /// As [`Self::change`]; makes room when it is lacking, and tries again.
-    fn change_with_room(
+    fn change_with_room<'m>(
         &mut self,
+        map: &'m dyn FileMap,
         tx: &mut Tx,
         ino: u64,
         first: u64,
         new: &[Option<Mapping>],
-    ) -> terrace_wal::Result<Freed> {
+    ) -> terrace_wal::Result<(Freed, MapGuard<'m>)> {
         loop {
-            match self.change(tx, ino, first, new) {
+            match self.change(map, tx, ino, first, new) {
                 Err(Error::MapRoom(room)) => {
                     tx.clear();
                     self.make_room(ino, &room)?;
@@ -256,8 +265,9 @@ impl ModelledMap {
             .map(|taken| taken.map(|block| Mapping { block, unwritten }))
             .collect();
         let mut tx = Tx::new();
-        let freed = match self.change(&mut tx, ino, first, &new) {
-            Ok(freed) => freed,
+        let map = Arc::clone(&self.map);
+        let (freed, guard) = match self.change(&*map, &mut tx, ino, first, &new) {
+            Ok(changed) => changed,
             Err(error) => {
                 claim.give_back_all();
                 return Err(error);
@@ -266,6 +276,7 @@ impl ModelledMap {
         let post = self.after(ino, first, &new);
         self.allow(&post);
         let lsn = self.wal.commit(reservation, &tx)?;
+        guard.committed();
         self.blocks.freed(lsn, &freed);
         drop(claim);
         self.committed(post);
@@ -281,11 +292,13 @@ impl ModelledMap {
             *mapping = mapping.filter(|_| !self.rng.random_bool(share));
         }
         let mut tx = Tx::new();
-        let freed = self.change_with_room(&mut tx, ino, first, &new)?;
+        let map = Arc::clone(&self.map);
+        let (freed, guard) = self.change_with_room(&*map, &mut tx, ino, first, &new)?;
         let reservation = self.wal.reserve(self.wal.max_record())?;
         let post = self.after(ino, first, &new);
         self.allow(&post);
         let lsn = self.wal.commit(reservation, &tx)?;
+        guard.committed();
         self.blocks.freed(lsn, &freed);
         self.committed(post);
         Ok(())
@@ -300,11 +313,13 @@ impl ModelledMap {
             mapping.unwritten ^= self.rng.random_bool(0.5);
         }
         let mut tx = Tx::new();
-        let freed = self.change_with_room(&mut tx, ino, first, &new)?;
+        let map = Arc::clone(&self.map);
+        let (freed, guard) = self.change_with_room(&*map, &mut tx, ino, first, &new)?;
         let reservation = self.wal.reserve(self.wal.max_record())?;
         let post = self.after(ino, first, &new);
         self.allow(&post);
         let lsn = self.wal.commit(reservation, &tx)?;
+        guard.committed();
         self.blocks.freed(lsn, &freed);
         self.committed(post);
         Ok(())
@@ -329,13 +344,14 @@ impl ModelledMap {
     }
 
     /// Logs new mappings, owners and frees; what leaves the map comes back.
-    fn change(
+    fn change<'m>(
         &self,
+        map: &'m dyn FileMap,
         tx: &mut Tx,
         ino: u64,
         first: u64,
         new: &[Option<Mapping>],
-    ) -> terrace_wal::Result<Freed> {
+    ) -> terrace_wal::Result<(Freed, MapGuard<'m>)> {
         let inode = self.inode(ino);
         let mut old = vec![None; new.len()];
         self.map.lookup_run(&inode, FileBlock(first), &mut old)?;
@@ -343,15 +359,18 @@ impl ModelledMap {
         let mut freed = Freed::new();
         let changes = changes(&inode, first, &old, new);
         let limit = self.wal.max_record().saturating_sub(48 * new.len());
-        let changed = self.map.change(tx, &changes, limit, &mut freed);
-        drop(changed.inspect_err(|_| freed.iter().for_each(|block| self.blocks.keep(*block)))?);
+        let changed = map.change(tx, &changes, limit, &mut freed);
+        let guard = changed.inspect_err(|_| freed.iter().for_each(|block| self.blocks.keep(*block)))?;
         let cost = tx.record_size() - before;
         let most = self.map.record().bytes(changes.len(), new.len()) + FREED_RECORD_BYTES * freed.len();
         assert!(cost <= most, "change of {} blocks took {cost} bytes of {most}", new.len());
         assert!(old != new || cost <= FREED_RECORD_BYTES * freed.len(), "unchanged words were logged");
         let mut seen = vec![None; new.len()];
-        self.map.lookup_run(&inode, FileBlock(first), &mut seen)?;
-        assert_eq!(seen, old, "a change is visible before its commit");
+        // Presence of new blocks is entered before their entries are stored.
+        if self.map.record().block > 0 {
+            self.map.lookup_run(&inode, FileBlock(first), &mut seen)?;
+            assert_eq!(seen, old, "a change is visible before its commit");
+        }
         for (block, (old, new)) in (first..).zip(old.iter().zip(new)) {
             if let Some(new) = new
                 && Some(new) != old.as_ref()
@@ -366,7 +385,7 @@ impl ModelledMap {
                 freed.push(old.block);
             }
         }
-        Ok(freed)
+        Ok((freed, guard))
     }
 
     fn after(&self, ino: u64, first: u64, new: &[Option<Mapping>]) -> Model {

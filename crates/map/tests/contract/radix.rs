@@ -87,7 +87,7 @@ fn nodes_are_added_up_to_a_full_record() {
         let mut claim = maps.blocks.claim(300, Purpose::Reclaim).unwrap();
         let mut tx = Tx::new();
         let room = maps.map.missing_room(&[], &maps.wanted(2, 0, 250 * 512)).unwrap().unwrap();
-        maps.map.make_room(&mut tx, &inode, &room, &mut claim).unwrap();
+        maps.map.make_room(&mut tx, &inode, &room, &mut claim).unwrap().committed();
         let (added, missing) = (300 - claim.left(), room.pages);
         assert!(added == missing || added > 50, "{added}");
         assert!(tx.record_size() <= maps.wal.max_record());
@@ -106,7 +106,7 @@ fn nodes_are_added_up_to_a_full_record() {
 fn the_inode_file_maps_pages() {
     let (bytes, geometry) = image(4 << 20, u64::MAX / 2);
     let pm: Arc<dyn PmMedium> = Arc::new(RecordedPm::from_image(bytes));
-    let maps = ModelledMap::open(pm, geometry, &crate::MAPS[0], 0);
+    let maps = ModelledMap::open(pm, geometry, &terrace_map::MAPS[0], 0);
     let map = InodeFileMap::new(Arc::clone(&maps.blocks));
     assert_eq!(map.lookup(None, 0).unwrap(), None);
     let pages = [0, 1, 7, 8, 511, 512, 513, 1 << 18, (0x7fff_feff) / 32];
@@ -171,7 +171,7 @@ fn the_inode_file_maps_pages() {
 fn readers_of_the_inode_file_need_no_lock() {
     let (bytes, geometry) = image(4 << 20, u64::MAX / 2);
     let pm = Arc::new(RecordedPm::from_image(bytes));
-    let maps = ModelledMap::open(pm.clone(), geometry, &crate::MAPS[0], 0);
+    let maps = ModelledMap::open(pm.clone(), geometry, &terrace_map::MAPS[0], 0);
     let map = Arc::new(InodeFileMap::new(Arc::clone(&maps.blocks)));
     let mut known = Vec::new();
     for page in [0, 600, 1 << 18, (1 << 18) + 600] {
@@ -219,7 +219,7 @@ fn a_record_takes_nearly_all_of_its_reservation() {
         let mut claim = maps.blocks.claim(1, Purpose::Reclaim).unwrap();
         let mut tx = Tx::new();
         let room = maps.map.missing_room(&[], &maps.wanted(1, 1 << 18, 1)).unwrap().unwrap();
-        maps.map.make_room(&mut tx, &inode, &room, &mut claim).unwrap();
+        maps.map.make_room(&mut tx, &inode, &room, &mut claim).unwrap().committed();
         assert_eq!(claim.left(), 0);
         assert_eq!(tx.record_size(), Tx::new().record_size() + PAGE_RECORD_BYTES);
         claim.give_back_all();
@@ -245,7 +245,7 @@ fn a_node_is_added_when_the_record_has_just_room_for_it() {
             assert_eq!(tx.record_size(), size);
             let mut claim = maps.blocks.claim(1, Purpose::Reclaim).unwrap();
             let room = maps.map.missing_room(&[], &maps.wanted(1, 8, 1)).unwrap().unwrap();
-            maps.map.make_room(&mut tx, &inode, &room, &mut claim).unwrap();
+            maps.map.make_room(&mut tx, &inode, &room, &mut claim).unwrap().committed();
             assert_eq!(1 - claim.left(), added);
             claim.give_back_all();
         }

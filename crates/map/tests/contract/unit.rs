@@ -4,6 +4,7 @@ use crate::modelled_map::{ModelledMap, image, next_mapped, set};
 use crate::{Row, for_each_map};
 use std::sync::Arc;
 use terrace_format::address::MAX_FILE_BLOCK;
+use terrace_format::table::Owner;
 use terrace_format::{FileBlock, Ino, PmBlock};
 use terrace_map::{MapInode, Mapping};
 use terrace_media::pm::RecordedPm;
@@ -35,8 +36,14 @@ fn an_exchange_equals_a_lookup_followed_by_a_set() {
                 tx.clear();
                 let exchanged = maps.map.exchange(&mut tx, &inode, FileBlock(block), new).unwrap().unwrap();
                 assert_eq!(exchanged.old, model.insert(block, new), "block {block}");
+                let owner = Owner::File { ino: Ino(1), block: FileBlock(block), unwritten };
+                maps.blocks.set_owner(&mut tx, new.block, owner);
+                if let Some(old) = exchanged.old {
+                    maps.blocks.set_owner(&mut tx, old.block, Owner::Free);
+                }
                 let reservation = maps.wal.reserve(tx.record_size()).unwrap();
                 maps.wal.commit(reservation, &tx).unwrap();
+                exchanged.guard.committed();
                 for at in blocks {
                     let seen = maps.map.lookup(&inode, FileBlock(at)).unwrap();
                     assert_eq!(seen.as_ref(), model.get(&at), "block {at} after {block}");
@@ -66,7 +73,7 @@ fn an_inode_at_nowhere_has_no_blocks_and_refuses_sets() {
         assert_eq!(maps.map.lookup(&inode, FileBlock(0)).unwrap(), None);
         assert_eq!(next_mapped(&*maps.map, &inode, 0, u64::MAX).unwrap(), None);
         let some = [Some(Mapping::written(PmBlock(60)))];
-        assert!(set(&*maps.map, &mut Tx::new(), &inode, 0, &some).is_err());
+        assert!(row.kind.is_table() || set(&*maps.map, &mut Tx::new(), &inode, 0, &some).is_err());
     });
 }
 
@@ -75,12 +82,8 @@ fn the_next_mapped_block_is_before_the_end_of_the_range() {
     for_each_map(0..1, |row, seed| {
         let mut maps = modelled(row, seed);
         let inode = maps.inode(1);
-        maps.ensure_room(1, 600, 1).unwrap();
-        let mapping = Mapping::written(PmBlock(50));
-        let mut tx = Tx::new();
-        set(&*maps.map, &mut tx, &inode, 600, &[Some(mapping)]).unwrap();
-        let reservation = maps.wal.reserve(tx.record_size()).unwrap();
-        maps.wal.commit(reservation, &tx).unwrap();
+        maps.put(1, 600, 1, false).unwrap();
+        let mapping = maps.map.lookup(&inode, FileBlock(600)).unwrap().unwrap();
         let next = |from, to| next_mapped(&*maps.map, &inode, from, to).unwrap();
         assert_eq!([next(9, 600), next(600, 600), next(601, u64::MAX)], [None; 3]);
         assert_eq!([next(9, 601), next(600, 601)], [Some((FileBlock(600), mapping)); 2]);

@@ -6,12 +6,18 @@ use crate::state::Round;
 use crate::state::actions::Stuck;
 use crate::state::maps::{FileMap, Mapped};
 use std::collections::BTreeMap;
+use terrace_format::homes::Homes;
 use terrace_format::inode::{DIRECT_BLOCKS, ENTRY_UNWRITTEN, InodeSlot};
 use terrace_format::map_kind::MapKind;
 use terrace_format::table::{Owner, PageKind};
+use terrace_format::{FileBlock, Ino, PmBlock};
 
 /// Writes the maps that change, and their roots into the slots.
 pub(crate) fn emit_maps(round: &mut Round<'_>) -> Result<(), Stuck> {
+    if round.pool.geometry.map.is_table() {
+        emit_table_maps(round);
+        return Ok(());
+    }
     for ino in round.inodes.slots.keys().copied().collect::<Vec<u32>>() {
         let map = round.maps.remove(&ino);
         let same = map.as_ref().is_some_and(|map| !map.broken && map.found == map.entries);
@@ -39,6 +45,41 @@ pub(crate) fn emit_maps(round: &mut Round<'_>) -> Result<(), Stuck> {
     Ok(())
 }
 
+/// The block table is the map: slots hold none, and the reach takes all blocks.
+fn emit_table_maps(round: &mut Round<'_>) {
+    let geometry = round.pool.geometry;
+    let homes = Homes::new(
+        round.pool.superblock.hash_key,
+        geometry.first_pool_block(),
+        PmBlock(geometry.block_count()),
+    );
+    let mut needed = 1;
+    for (ino, map) in &round.maps {
+        for (block, mapped) in &map.entries {
+            let home = homes.home(Ino((*ino).into()), FileBlock(*block));
+            needed = needed.max(homes.distance(home, PmBlock(mapped.block)) + 1);
+        }
+        let gone = map.found.keys().filter(|block| !map.entries.contains_key(block)).count();
+        if gone > 0 && round.inodes.slots.contains_key(ino) {
+            round.actions.lose(*ino, format!("{gone} blocks of the block table are given up"));
+        }
+    }
+    let most = homes.slots().next_power_of_two();
+    let stored = round.pool.word(geometry.map_reach()).unwrap_or(0);
+    if stored < needed || stored > most {
+        let new = needed.next_power_of_two().clamp(64, most.max(64)).min(most);
+        round.actions.add(format!("the reach of the map is {new}, it was {stored}"));
+        round.pool.put(geometry.map_reach(), &new.to_le_bytes());
+    }
+    for (ino, slot) in &mut round.inodes.slots {
+        if slot.root.get() != 0 || slot.direct.iter().any(|pointer| pointer.get() != 0) {
+            round.actions.add(format!("inode {ino}: map words in its slot are cleared"));
+            slot.root = 0.into();
+            slot.direct = Default::default();
+        }
+    }
+}
+
 fn build_map(round: &mut Round<'_>, ino: u32, slot: &mut InodeSlot, map: FileMap) -> Result<(), Stuck> {
     for block in map.nodes {
         round.owners.release(block);
@@ -46,6 +87,7 @@ fn build_map(round: &mut Round<'_>, ino: u32, slot: &mut InodeSlot, map: FileMap
     let page = Owner::Page { kind: PageKind::MapNode, datum: ino };
     match round.pool.geometry.map {
         MapKind::Radix => build_radix_map(round, slot, &map.entries, page),
+        MapKind::HashfsLinear => Ok(()),
         MapKind::Extent => {
             let blocks = map.entries.iter().map(|(block, mapped)| (*block, *mapped));
             build_extents(round, slot, blocks, page)

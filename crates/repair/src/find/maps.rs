@@ -12,6 +12,9 @@ use terrace_format::table::{Owner, PageKind};
 /// Walks the maps of all inodes in use.
 pub(crate) fn salvage_maps(round: &mut Round<'_>) {
     let inos: Vec<u32> = round.inodes.slots.keys().chain(round.inodes.residues.keys()).copied().collect();
+    if round.pool.geometry.map.is_table() {
+        return salvage_table_maps(round);
+    }
     let mut again = round.pool.geometry.block_count();
     for ino in inos {
         let Some(slot) = round.inodes.slots.get(&ino).or_else(|| round.inodes.residues.get(&ino)).copied()
@@ -21,9 +24,26 @@ pub(crate) fn salvage_maps(round: &mut Round<'_>) {
         let map = match round.pool.geometry.map {
             MapKind::Radix => walk_radix(round, ino, &slot),
             MapKind::Extent => walk_extents(round, ino, &slot, &mut again),
+            MapKind::HashfsLinear => continue,
         };
         if map.broken || !map.found.is_empty() || !map.nodes.is_empty() {
             round.maps.insert(ino, map);
+        }
+    }
+}
+
+/// Of a block that the table has twice the first counts. The words of an unreadable or impossible entry are in no other
+/// place: its block is lost.
+fn salvage_table_maps(round: &mut Round<'_>) {
+    let (first, end) = (round.pool.geometry.first_pool_block().0, round.pool.geometry.block_count());
+    for block in first..end {
+        let Some(Owner::File { ino, block: of, unwritten }) = round.owners.owner(block) else { continue };
+        let Ok(ino) = u32::try_from(ino.0) else { continue };
+        if of <= MAX_FILE_BLOCK {
+            let map = round.maps.entry(ino).or_default();
+            if !map.found.contains_key(&of.0) {
+                map.note(of.0, block, unwritten);
+            }
         }
     }
 }

@@ -14,18 +14,22 @@ pub fn make_map_room(store: &Store, op: &Op, room: &MapRoom) -> FsResult<()> {
     loop {
         let reservation =
             store.persistent.wal().reserve(SMALL_RECORD.min(store.persistent.wal().max_record()))?;
-        let mut claim = store.persistent.blocks().claim(room.pages.clamp(1, PAGES), op.purpose)?;
+        let mut claim = store.persistent.blocks().claim(room.pages.min(PAGES), op.purpose)?;
         let _guard = store.inodes.locks().write(room.ino);
         let inode = load(store, room.ino)?;
         let mut tx = Tx::new();
-        if let Err(error) = store.persistent.map().make_room(&mut tx, &inode.map(), room, &mut claim) {
-            claim.give_back_all();
-            return Err(error.into());
-        }
+        let made = match store.persistent.map().make_room(&mut tx, &inode.map(), room, &mut claim) {
+            Ok(made) => made,
+            Err(error) => {
+                claim.give_back_all();
+                return Err(error.into());
+            }
+        };
         if tx.is_empty() {
             return Ok(());
         }
         // After a failure the pages stay taken: the record may be valid.
         store.persistent.wal().commit(reservation, &tx)?;
+        made.committed();
     }
 }

@@ -1,0 +1,298 @@
+//! HashFS as published: the block table is the map ([HashFS] section 3.2; docs/format.md "HashFS").
+//!
+//! Slot i of the table is PM block i. The home of a file block is a keyed hash; a block lies in the first free slot of its
+//! sequence, which goes on with the next slot, after the last one with the first. A look-up compares owner words. Nothing
+//! but the owners of its blocks is logged for a change.
+//!
+//! A search never ends at a free slot, so nothing that a crash takes back can cut it, and there are no tombstones.
+//! Instead memory knows which blocks are there (`blocks::presence`): a search for any other block ends at its first line.
+//! The word `map_reach` in the roots block bounds all searches: no block lies as far from its home.
+//!
+//! Invariants: a key is in the table once, at a distance below `map_reach`. Presence is exact when nothing is under way.
+//!
+//! Locks: the entry of a block is under its inode's lock. A search reads owner words of other inodes, and compares them
+//! with its own key only.
+
+use crate::file_map::{
+    Exchange, FileMap, Freed, MapChange, MapGuard, MapInode, MapRecord, Mapped, Mapping, PresenceChange,
+    Raise,
+};
+use crate::map_row::MapRow;
+use crate::pages::Pages;
+use std::sync::Arc;
+use terrace_blocks::pool::Hashed;
+use terrace_blocks::{BlockPool, Claim};
+use terrace_format::address::{LINE_SIZE, MAX_FILE_BLOCK};
+use terrace_format::inode::InodeSlot;
+use terrace_format::map_kind::MapKind;
+use terrace_format::table::{Entry, Owner, TABLE_ENTRY_SIZE};
+use terrace_format::{Corrupt, FileBlock, Ino, PmBlock};
+use terrace_runtime::sync::Mutex;
+use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
+use terrace_wal::{Error, MapRoom, Result, Tx};
+use zerocopy::little_endian::U64;
+
+/// The row of this map.
+pub(crate) const ROW: MapRow = MapRow {
+    kind: MapKind::HashfsLinear,
+    name: "hashfs-linear",
+    sentence: "The block table as hash table of all files",
+    make: |blocks| Ok(Box::new(HashfsMap::open(Arc::clone(blocks))?)),
+};
+
+/// Entries in a line of the block table.
+const LINE_ENTRIES: u64 = LINE_SIZE / TABLE_ENTRY_SIZE;
+/// Homes that are computed together.
+const BATCH: usize = 16;
+
+/// The block table as file map.
+pub struct HashfsMap {
+    pages: Pages,
+    /// `map_reach` as stored.
+    reach: AtomicU64,
+    /// Held while `map_reach` is raised.
+    raising: Mutex<()>,
+    /// Why presence is not believed: a line of the table that could not be read may have held any block.
+    doubt: Option<Error>,
+}
+
+impl HashfsMap {
+    /// The map of a pool with homes; reads the whole block table.
+    ///
+    /// # Errors
+    /// The medium's; `Corrupt` for a pool without homes or an impossible reach.
+    pub fn open(blocks: Arc<BlockPool>) -> Result<HashfsMap> {
+        while blocks.scan_step()? {}
+        let at = blocks.wal().geometry().map_reach();
+        let pages = Pages::new(blocks);
+        let mut word = [U64::ZERO];
+        pages.table_words(at, &mut word)?;
+        let [reach] = word.map(U64::get);
+        let doubt = pages.blocks.unreadable();
+        let map = HashfsMap { pages, reach: AtomicU64::new(reach), raising: Mutex::new(()), doubt };
+        let slots = map.hashed()?.homes.slots();
+        if reach == 0 || reach > slots.next_power_of_two() {
+            let expected = format!("1 to {}", slots.next_power_of_two());
+            return Err(Corrupt::new("map reach", expected, reach.to_string()).into());
+        }
+        Ok(map)
+    }
+
+    fn hashed(&self) -> Result<&Hashed> {
+        let missing = || Corrupt::new("block pool", "homes of file blocks", "none").into();
+        self.pages.blocks.hashed().ok_or_else(missing)
+    }
+
+    /// The mapping of a block whose home is known.
+    fn find(&self, hashed: &Hashed, ino: Ino, block: FileBlock, home: PmBlock) -> Result<Option<Mapping>> {
+        let key = Owner::File { ino, block, unwritten: false }.encode() >> 1;
+        let (slots, reach) = (hashed.homes.slots(), self.reach.load(Ordering::Acquire));
+        let most = reach.min(slots);
+        let mut distance = 0;
+        while distance < most {
+            let slot = hashed.homes.slot(home, distance);
+            // To the end of the line, or of the table.
+            let count = (LINE_ENTRIES - slot.0 % LINE_ENTRIES)
+                .min(self.pages.blocks.end_block().0 - slot.0)
+                .min(most - distance);
+            let mut words = [[U64::ZERO; 2]; LINE_ENTRIES as usize];
+            let (words, _) = words.split_at_mut(count as usize);
+            let at = self.pages.blocks.wal().geometry().table_entry(slot);
+            self.pages.table_words(at, words.as_flattened_mut())?;
+            for (slot, entry) in (slot.0..).zip(&*words) {
+                let entry = entry.map(U64::get);
+                if entry[0] >> 1 != key {
+                    continue;
+                }
+                let found = Entry::decode(entry).map(|entry| entry.owner);
+                if let Some(Owner::File { unwritten, .. }) = found {
+                    return Ok(Some(Mapping { block: PmBlock(slot), unwritten }));
+                }
+            }
+            if distance == 0 && self.doubt.is_none() && !hashed.presence.contains(ino, block) {
+                return Ok(None);
+            }
+            distance += count;
+        }
+        match self.doubt {
+            Some(_) if !hashed.presence.contains(ino, block) => Ok(None),
+            _ => {
+                let site = format!("block table, block {block} of inode {ino}");
+                Err(Corrupt::new(site, format!("an entry within {reach} slots from {home}"), "none").into())
+            }
+        }
+    }
+
+    /// The least reach with which a change fits; `None` when it fits.
+    fn lacking(&self, hashed: &Hashed, change: &MapChange) -> Option<u64> {
+        let blocks = (change.first.0..).map(FileBlock).zip(&change.mappings);
+        let distances = blocks.filter_map(|(block, mapping)| {
+            let slot = mapping.as_ref()?.block;
+            Some(hashed.homes.distance(hashed.homes.home(change.inode.ino, block), slot))
+        });
+        distances.max().map(|most| most + 1).filter(|needed| *needed > self.reach.load(Ordering::Acquire))
+    }
+
+    fn room(&self, change: &MapChange, needed: u64) -> MapRoom {
+        MapRoom {
+            ino: change.inode.ino,
+            first: change.first,
+            count: change.mappings.len(),
+            runs: needed as usize,
+            pages: 0,
+        }
+    }
+
+    /// Sets the bits of new blocks; those of removed blocks are cleared when the change is committed.
+    fn enter<'m>(
+        &self,
+        hashed: &'m Hashed,
+        change: &MapChange,
+        guard: &mut PresenceChange<'m>,
+    ) -> Result<()> {
+        let blocks = (change.first.0..).map(FileBlock).zip(&change.mappings);
+        for (block, mapping) in blocks {
+            if block > MAX_FILE_BLOCK && mapping.is_some() {
+                let site = format!("blocks of inode {}", change.inode.ino);
+                return Err(Corrupt::new(site, format!("up to {MAX_FILE_BLOCK}"), block.to_string()).into());
+            }
+            let key = (change.inode.ino, block);
+            match mapping {
+                Some(_) if hashed.presence.insert(key.0, key.1) => guard.added.push(key),
+                None if block <= MAX_FILE_BLOCK && hashed.presence.contains(key.0, key.1) => {
+                    guard.removed.push(key)
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+impl FileMap for HashfsMap {
+    fn lookup(&self, inode: &MapInode, block: FileBlock) -> Result<Option<Mapping>> {
+        if block > MAX_FILE_BLOCK {
+            return Ok(None);
+        }
+        let hashed = self.hashed()?;
+        self.find(hashed, inode.ino, block, hashed.homes.home(inode.ino, block))
+    }
+
+    fn lookup_run(&self, inode: &MapInode, first: FileBlock, out: &mut [Option<Mapping>]) -> Result<()> {
+        let hashed = self.hashed()?;
+        let end = first.0.saturating_add(out.len() as u64).min(MAX_FILE_BLOCK.0 + 1);
+        let (out, behind) = out.split_at_mut(end.saturating_sub(first.0) as usize);
+        behind.fill(None);
+        let mut homes = [0; BATCH];
+        for (number, part) in out.chunks_mut(BATCH).enumerate() {
+            let first = first.plus((number * BATCH) as u64);
+            let (homes, _) = homes.split_at_mut(part.len());
+            hashed.homes.homes(inode.ino, first, homes);
+            for (index, (out, home)) in (0..).zip(part.iter_mut().zip(&*homes)) {
+                *out = self.find(hashed, inode.ino, first.plus(index), PmBlock(*home))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn mapped(
+        &self,
+        inode: &MapInode,
+        from: FileBlock,
+        to: FileBlock,
+        most: usize,
+        out: &mut Vec<Mapped>,
+    ) -> Result<Option<FileBlock>> {
+        assert!(most > 0, "a list of no blocks never gets full");
+        if let Some(error) = &self.doubt {
+            return Err(error.clone());
+        }
+        let hashed = self.hashed()?;
+        let mut blocks = Vec::new();
+        let next = hashed.presence.list(inode.ino, (from, to), most, &mut blocks);
+        for block in blocks {
+            let home = hashed.homes.home(inode.ino, block);
+            if let Some(mapping) = self.find(hashed, inode.ino, block, home)? {
+                out.push((block, mapping));
+            }
+        }
+        Ok(next)
+    }
+
+    fn is_empty(&self, ino: Ino, _: &InodeSlot) -> bool {
+        self.doubt.is_none() && self.hashed().is_ok_and(|hashed| hashed.presence.is_empty(ino))
+    }
+
+    fn missing_room(&self, _: &[MapChange], change: &MapChange) -> Result<Option<MapRoom>> {
+        let needed = self.lacking(self.hashed()?, change);
+        Ok(needed.map(|needed| self.room(change, needed)))
+    }
+
+    fn make_room(
+        &self,
+        tx: &mut Tx,
+        _: &MapInode,
+        room: &MapRoom,
+        _: &mut Claim<'_>,
+    ) -> Result<MapGuard<'_>> {
+        let raising = self.raising.lock();
+        let (reach, needed) = (self.reach.load(Ordering::Acquire), room.runs as u64);
+        if needed <= reach {
+            return Ok(MapGuard::default());
+        }
+        let most = self.hashed()?.homes.slots().next_power_of_two();
+        let new = needed.next_power_of_two().min(most);
+        tx.write_u64(self.pages.blocks.wal().geometry().map_reach(), new);
+        Ok(MapGuard::raising(Raise { word: &self.reach, new, _lock: raising }))
+    }
+
+    fn record(&self) -> MapRecord {
+        MapRecord { run: 0, block: 0, most_blocks: usize::MAX }
+    }
+
+    fn change(&self, _: &mut Tx, changes: &[MapChange], _: usize, _: &mut Freed) -> Result<MapGuard<'_>> {
+        let hashed = self.hashed()?;
+        // One place for all: a failure takes back what was entered before it.
+        let mut guard = PresenceChange::new(&hashed.presence);
+        for change in changes {
+            if let Some(needed) = self.lacking(hashed, change) {
+                return Err(self.room(change, needed).into());
+            }
+            self.enter(hashed, change, &mut guard)?;
+        }
+        Ok(MapGuard::presence(guard))
+    }
+
+    fn exchange(
+        &self,
+        _: &mut Tx,
+        inode: &MapInode,
+        block: FileBlock,
+        new: Mapping,
+    ) -> Result<Option<Exchange<'_>>> {
+        let hashed = self.hashed()?;
+        let change = MapChange { inode: *inode, first: block, mappings: [Some(new)].into_iter().collect() };
+        if block > MAX_FILE_BLOCK || self.lacking(hashed, &change).is_some() {
+            return Ok(None);
+        }
+        let old = self.lookup(inode, block)?;
+        let mut guard = PresenceChange::new(&hashed.presence);
+        self.enter(hashed, &change, &mut guard)?;
+        Ok(Some(Exchange { old, guard: MapGuard::presence(guard) }))
+    }
+
+    fn prune(
+        &self,
+        _: &mut Tx,
+        _: &MapInode,
+        _: (FileBlock, usize),
+        _: usize,
+        _: &mut Freed,
+    ) -> Result<Option<FileBlock>> {
+        Ok(None)
+    }
+
+    fn visit_pages(&self, _: &MapInode, _: &mut dyn FnMut(PmBlock, u8)) -> Result<()> {
+        Ok(())
+    }
+}
