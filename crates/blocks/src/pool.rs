@@ -211,6 +211,11 @@ impl BlockPool {
         self.tell_free(space);
     }
 
+    /// Free blocks that claims are promised and have not chosen yet.
+    pub fn promised(&self) -> u64 {
+        self.space.lock().promised
+    }
+
     /// How often a block became free since the mount. An operation that found no free block sees by it whether other
     /// operations were quicker.
     pub fn freed_so_far(&self) -> u64 {

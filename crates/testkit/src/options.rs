@@ -22,6 +22,11 @@ pub fn has_other_map() -> bool {
     map_under_test() != MapKind::Radix
 }
 
+/// Whether the block table of test pools is their file map: tests end at once that damage it and go on with the map.
+pub fn is_table_map() -> bool {
+    map_under_test().is_table()
+}
+
 /// Blocks of the largest atomic write in a pool of 2 MiB (C13).
 pub fn atomic_blocks() -> usize {
     match map_under_test() {

@@ -192,6 +192,9 @@ fn a_full_pool_is_read_after_a_mount() {
 /// longer be recorded.
 #[test]
 fn cold_metadata_is_readable_after_pm_has_failed() {
+    if terrace_testkit::is_table_map() {
+        return;
+    }
     let pool = SimulatedPool::new(4 << 20, 4096);
     let fs = pool.mount_with(eager());
     let directory = tree_below(&fs);

@@ -73,6 +73,7 @@ pub fn take_victims(migration: &Migration, wanted: u64, groups: usize) -> FsResu
                     (picked, claimed) = pick(migration, wanted, true)?;
                 }
             }
+            claimed |= migration.store.persistent.blocks().promised() > 0;
             if picked.is_empty() {
                 return Ok(match (others, claimed) {
                     (true, _) => Victims::InFlight,
