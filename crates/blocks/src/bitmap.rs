@@ -59,7 +59,7 @@ impl Bitmap {
 
     /// Whether a bit is a member.
     pub fn contains(&self, bit: u64) -> bool {
-        bits::is_set(&self.words, bit)
+        bit / 64 < self.words.len() as u64 && bits::is_set(&self.words, bit)
     }
 
     /// Takes a given member out; false when the bit is no member.

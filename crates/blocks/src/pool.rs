@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use terrace_format::homes::Homes;
 use terrace_format::{Corrupt, Lsn, PmBlock};
-use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
+use terrace_runtime::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use terrace_runtime::sync::{LockKind, Mutex, RankedMutex};
 use terrace_wal::{Error, Result, Wal};
 
@@ -66,6 +66,36 @@ pub struct Hashed {
     pub homes: Homes,
     /// The blocks of files.
     pub presence: Presence,
+    /// See [`Known`].
+    known: AtomicU8,
+}
+
+/// How much presence knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Known {
+    /// The scan after the mount has not ended: a block may be there although no bit says so.
+    Part = 0,
+    /// All blocks of files.
+    All = 1,
+    /// The scan has ended and met a line that it could not read: any block may lie there.
+    Doubtful = 2,
+}
+
+impl Hashed {
+    fn know(&self, known: Known) {
+        self.known.store(known as u8, Ordering::Release);
+    }
+
+    /// How much presence knows.
+    #[inline]
+    pub fn known(&self) -> Known {
+        match self.known.load(Ordering::Acquire) {
+            0 => Known::Part,
+            1 => Known::All,
+            _ => Known::Doubtful,
+        }
+    }
 }
 
 /// All PM blocks of a pool.
@@ -116,6 +146,7 @@ impl BlockPool {
         let hashed = key.map(|key| Hashed {
             homes: Homes::new(key, first, PmBlock(count)),
             presence: Presence::default(),
+            known: AtomicU8::new(Known::Part as u8),
         });
         let rank = wal.locks().rank(LockKind::Allocator, 0);
         BlockPool {

@@ -116,8 +116,17 @@ impl Presence {
 
     /// Adds a block; false if it was there.
     pub fn insert(&self, ino: Ino, block: FileBlock) -> bool {
+        self.insert_if(ino, block, || true)
+    }
+
+    /// Adds a block if a condition holds, which is judged under the lock of the file's bits: a change of the block takes
+    /// this lock afterwards or has made the condition false.
+    pub fn insert_if(&self, ino: Ino, block: FileBlock, condition: impl FnOnce() -> bool) -> bool {
         let (number, word, bit) = place(block);
         let mut shard = self.shard(ino).write();
+        if !condition() {
+            return false;
+        }
         let pieces = shard.entry(ino.0 as u32).or_insert_with(|| Pieces::One(Piece { number, bits: [0; 2] }));
         let bits = pieces.bits(number);
         let is_new = bits[word] & bit == 0;

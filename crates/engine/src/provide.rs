@@ -7,7 +7,7 @@ use terrace_fs::names::xattr::remove_capability;
 use terrace_migration::migration::Migration;
 use terrace_migration::space::make_pm_space;
 use terrace_runtime::interleave;
-use terrace_store::change::map_room::make_map_room;
+use terrace_store::change::map_room::{make_map_room, scan_table};
 use terrace_store::error::{FsError, FsResult};
 use terrace_store::inode::numbers::add_inode_page;
 use terrace_store::lookup::cold_read::fetch_cold;
@@ -49,6 +49,9 @@ fn provide(migration: &Migration, op: &mut Op, need: Need, provided: &mut u32) -
     }
     let done = match need {
         Need::MapRoom(room) => make_map_room(&migration.store, op, &room),
+        // The scan takes 4 ms for each GiB of PM.
+        Need::TableScan if op.wait == Wait::Never => Err(FsError::WouldBlock),
+        Need::TableScan => scan_table(&migration.store),
         Need::CatalogRoom(shortage) => {
             migration.store.persistent.catalog().make_room_for(&shortage, op.purpose).map_err(FsError::from)
         }

@@ -20,7 +20,7 @@ use crate::file_map::{
 use crate::map_row::MapRow;
 use crate::pages::Pages;
 use std::sync::Arc;
-use terrace_blocks::pool::Hashed;
+use terrace_blocks::pool::{Hashed, Known};
 use terrace_blocks::{BlockPool, Claim};
 use terrace_format::address::{LINE_SIZE, MAX_FILE_BLOCK};
 use terrace_format::inode::InodeSlot;
@@ -52,24 +52,20 @@ pub struct HashfsMap {
     reach: AtomicU64,
     /// Held while `map_reach` is raised.
     raising: Mutex<()>,
-    /// Why presence is not believed: a line of the table that could not be read may have held any block.
-    doubt: Option<Error>,
 }
 
 impl HashfsMap {
-    /// The map of a pool with homes; reads the whole block table.
+    /// The map of a pool with homes.
     ///
     /// # Errors
     /// The medium's; `Corrupt` for a pool without homes or an impossible reach.
     pub fn open(blocks: Arc<BlockPool>) -> Result<HashfsMap> {
-        while blocks.scan_step()? {}
         let at = blocks.wal().geometry().map_reach();
         let pages = Pages::new(blocks);
         let mut word = [U64::ZERO];
         pages.table_words(at, &mut word)?;
         let [reach] = word.map(U64::get);
-        let doubt = pages.blocks.unreadable();
-        let map = HashfsMap { pages, reach: AtomicU64::new(reach), raising: Mutex::new(()), doubt };
+        let map = HashfsMap { pages, reach: AtomicU64::new(reach), raising: Mutex::new(()) };
         let slots = map.hashed()?.homes.slots();
         if reach == 0 || reach > slots.next_power_of_two() {
             let expected = format!("1 to {}", slots.next_power_of_two());
@@ -88,6 +84,8 @@ impl HashfsMap {
         let key = Owner::File { ino, block, unwritten: false }.encode() >> 1;
         let (slots, reach) = (hashed.homes.slots(), self.reach.load(Ordering::Acquire));
         let most = reach.min(slots);
+        // Before the search: the scan may end during it.
+        let known = hashed.known();
         let mut distance = 0;
         while distance < most {
             let slot = hashed.homes.slot(home, distance);
@@ -109,13 +107,13 @@ impl HashfsMap {
                     return Ok(Some(Mapping { block: PmBlock(slot), unwritten }));
                 }
             }
-            if distance == 0 && self.doubt.is_none() && !hashed.presence.contains(ino, block) {
+            if distance == 0 && known == Known::All && !hashed.presence.contains(ino, block) {
                 return Ok(None);
             }
             distance += count;
         }
-        match self.doubt {
-            Some(_) if !hashed.presence.contains(ino, block) => Ok(None),
+        match known {
+            Known::Part | Known::Doubtful if !hashed.presence.contains(ino, block) => Ok(None),
             _ => {
                 let site = format!("block table, block {block} of inode {ino}");
                 Err(Corrupt::new(site, format!("an entry within {reach} slots from {home}"), "none").into())
@@ -158,11 +156,16 @@ impl HashfsMap {
             }
             let key = (change.inode.ino, block);
             match mapping {
-                Some(_) if hashed.presence.insert(key.0, key.1) => guard.added.push(key),
-                None if block <= MAX_FILE_BLOCK && hashed.presence.contains(key.0, key.1) => {
-                    guard.removed.push(key)
+                // A bit of a block that was there before is not taken back. Before the scan has ended the table tells.
+                Some(_) => {
+                    let was_there =
+                        hashed.known() != Known::All && self.lookup(&change.inode, block)?.is_some();
+                    if hashed.presence.insert(key.0, key.1) && !was_there {
+                        guard.added.push(key);
+                    }
                 }
-                _ => {}
+                None if block <= MAX_FILE_BLOCK => guard.removed.push(key),
+                None => {}
             }
         }
         Ok(())
@@ -204,10 +207,13 @@ impl FileMap for HashfsMap {
         out: &mut Vec<Mapped>,
     ) -> Result<Option<FileBlock>> {
         assert!(most > 0, "a list of no blocks never gets full");
-        if let Some(error) = &self.doubt {
-            return Err(error.clone());
-        }
         let hashed = self.hashed()?;
+        match hashed.known() {
+            Known::All => {}
+            Known::Part => return Err(Error::TableUnread),
+            // A line that could not be read: its error names the place.
+            Known::Doubtful => self.pages.blocks.unreadable().map_or(Ok(()), Err)?,
+        }
         let mut blocks = Vec::new();
         let next = hashed.presence.list(inode.ino, (from, to), most, &mut blocks);
         for block in blocks {
@@ -220,7 +226,8 @@ impl FileMap for HashfsMap {
     }
 
     fn is_empty(&self, ino: Ino, _: &InodeSlot) -> bool {
-        self.doubt.is_none() && self.hashed().is_ok_and(|hashed| hashed.presence.is_empty(ino))
+        let is_empty = |hashed: &Hashed| hashed.known() == Known::All && hashed.presence.is_empty(ino);
+        self.hashed().is_ok_and(is_empty)
     }
 
     fn missing_room(&self, _: &[MapChange], change: &MapChange) -> Result<Option<MapRoom>> {

@@ -249,6 +249,21 @@ pub const CONFIGS: &[Config] = &[
     Config { name: "extent-dram", map: MapKind::Extent, ..POWER_DRAM },
     Config { name: "extent-full", map: MapKind::Extent, device_blocks: 512, tree: FULL, ..POWER },
     Config { name: "extent-faults", map: MapKind::Extent, trouble: Trouble::POWER_AND_FAULTS, ..PREDICTIVE },
+    Config { name: "hashfs-linear", map: MapKind::HashfsLinear, ..POWER },
+    Config { name: "hashfs-linear-dram", map: MapKind::HashfsLinear, ..POWER_DRAM },
+    Config {
+        name: "hashfs-linear-full",
+        map: MapKind::HashfsLinear,
+        device_blocks: 512,
+        tree: FULL,
+        ..POWER
+    },
+    Config {
+        name: "hashfs-linear-faults",
+        map: MapKind::HashfsLinear,
+        trouble: Trouble::POWER_AND_FAULTS,
+        ..PREDICTIVE
+    },
     SPILL,
     Config {
         name: "faults-spill-dram",

@@ -154,6 +154,7 @@ impl FsError {
                 | Error::RecordTooLarge { .. }
                 | Error::PageBelow(_)
                 | Error::MapRoom(_)
+                | Error::TableUnread
                 | Error::Refused(_),
             ) => libc::EIO,
         }

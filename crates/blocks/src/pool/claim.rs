@@ -5,7 +5,7 @@
 //! 2. A claim leaves the blocks of the reserve that its purpose may not take (P1).
 //! 3. Claimed blocks that were not taken go back when the claim is dropped.
 
-use super::{BlockPool, Hashed, Space};
+use super::{BlockPool, Hashed, Known, Space};
 use crate::bits::Run;
 use crate::descriptor::State;
 use smallvec::SmallVec;
@@ -205,8 +205,7 @@ impl BlockPool {
         let mut space = self.space.lock();
         let bit = match target {
             Target::File { ino, block } => {
-                let home = hashed.homes.home(ino, block).0;
-                space.free.first_from(home).or_else(|| space.free.first_from(self.first.0))
+                self.choose_from(hashed, &mut space, hashed.homes.home(ino, block).0)
             }
             Target::Page => self.choose_page(hashed, &mut space),
         };
@@ -219,6 +218,22 @@ impl BlockPool {
         let block = PmBlock(bit?);
         self.use_claimed(block);
         Some(block)
+    }
+
+    /// The first free block from a home on. Groups that the scan has not come to are read here.
+    fn choose_from(&self, hashed: &Hashed, space: &mut Space, home: u64) -> Option<u64> {
+        if hashed.known() == Known::Part {
+            let (first, last) = (home / GROUP_BLOCKS, (self.count - 1) / GROUP_BLOCKS);
+            for group in (first..=last).chain(self.first.0 / GROUP_BLOCKS..=first) {
+                let begin = group * GROUP_BLOCKS;
+                self.learn_group(space, begin);
+                let from = if group == first { home } else { begin };
+                if let Some(bit) = (from..begin + GROUP_BLOCKS).find(|bit| space.free.contains(*bit)) {
+                    return Some(bit);
+                }
+            }
+        }
+        space.free.first_from(home).or_else(|| space.free.first_from(self.first.0))
     }
 
     /// Pages fill groups of 16 blocks at hashed places: put lowest first they would be one long cluster, which every
@@ -235,13 +250,14 @@ impl BlockPool {
             // Inode 0 is no file.
             let group =
                 hashed.homes.home(Ino(0), FileBlock(number & 0xffff_ffff)).0 / GROUP_BLOCKS * GROUP_BLOCKS;
+            self.learn_group(space, group);
             if space.free.has_sixteen(group) {
                 space.page_group = (group + 1, group + GROUP_BLOCKS);
                 return Some(group);
             }
         }
         let home = hashed.homes.home(Ino(0), FileBlock(space.page_groups & 0xffff_ffff)).0;
-        space.free.first_from(home).or_else(|| space.free.first_from(self.first.0))
+        self.choose_from(hashed, space, home)
     }
 }
 

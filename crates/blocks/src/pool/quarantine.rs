@@ -61,6 +61,12 @@ impl BlockPool {
         let descriptor = self.descriptor(block);
         debug_assert_eq!(descriptor.state(), State::Quarantined, "PM block {block} is kept");
         descriptor.set_state(State::Used);
+        // The scan after the mount passes a block that is known.
+        if let Some(hashed) = self.hashed()
+            && let Ok(Owner::File { ino, block, .. }) = self.owner(block)
+        {
+            hashed.presence.insert(ino, block);
+        }
     }
 
     /// Moves what the checkpoint has passed from quarantine to free.

@@ -2,7 +2,7 @@
 //!
 //! Invariant: the scan moves only unknown blocks. A block that got an owner or was freed since the mount stays as it is.
 
-use super::{BlockPool, Space};
+use super::{BlockPool, Known, Space};
 use crate::descriptor::{Descriptor, State};
 use terrace_format::table::{Entry, Owner, TABLE_ENTRY_SIZE};
 use terrace_format::{FileBlock, Ino, PmBlock};
@@ -23,8 +23,34 @@ impl BlockPool {
     pub(super) fn scan_region(&self, space: &mut Space) -> Result<bool> {
         let (start, end) = (space.next_region, (space.next_region + REGION_BLOCKS).min(self.count));
         if start >= end {
+            self.note_end_of_scan();
             return Ok(false);
         }
+        self.learn_range(space, start, end);
+        space.next_region = end;
+        if end == self.count {
+            self.note_end_of_scan();
+        }
+        Ok(true)
+    }
+
+    fn note_end_of_scan(&self) {
+        if let Some(hashed) = &self.hashed {
+            let is_sound = self.unreadable.lock().is_none();
+            hashed.know(if is_sound { Known::All } else { Known::Doubtful });
+        }
+    }
+
+    /// Learns the blocks of a group of 16 that the scan has not come to, where a claim has met it.
+    pub(super) fn learn_group(&self, space: &mut Space, group: u64) {
+        let (start, end) = (group.max(self.first.0), (group + 16).min(self.count));
+        let is_unknown = |block| self.descriptor(PmBlock(block)).state() == State::Unknown;
+        if start < end && (start..end).any(is_unknown) {
+            self.learn_range(space, start, end);
+        }
+    }
+
+    fn learn_range(&self, space: &mut Space, start: u64, end: u64) {
         let mut entries = vec![0; ((end - start) * TABLE_ENTRY_SIZE) as usize];
         let at = self.wal.geometry().table_entry(PmBlock(start));
         let sound = self.wal.checksums().ensure_range(at, entries.len()).is_ok();
@@ -43,18 +69,16 @@ impl BlockPool {
                 if Entry::may_be_partial(Entry::words(entry)) && !wrong::counts_partial_as_full() {
                     descriptor.set_partial(true);
                 }
-                self.learn(PmBlock(block), State::Used);
-                if let (Some(hashed), Some(Owner::File { ino, block, .. })) =
-                    (&self.hashed, Owner::decode(word))
-                {
-                    hashed.presence.insert(ino, block);
+                match (&self.hashed, Owner::decode(word)) {
+                    (Some(hashed), Some(Owner::File { ino, block: of, .. })) => {
+                        hashed.presence.insert_if(ino, of, || self.learn(PmBlock(block), State::Used));
+                    }
+                    _ => _ = self.learn(PmBlock(block), State::Used),
                 }
             } else if self.learn(PmBlock(block), State::Free) {
                 self.put_free(space, PmBlock(block));
             }
         }
-        space.next_region = end;
-        Ok(true)
     }
 
     /// Reads entries singly after the read of the whole region failed. Blocks with unreadable entries count

@@ -15,6 +15,7 @@ use terrace_store::steering::read_dominated::is_read_dominated;
 use terrace_store::store::Store;
 use terrace_store::types::inode::Inode;
 use terrace_store::types::{SetAttributes, Wait};
+use terrace_wal::Error;
 
 /// Files from here on are read in more than one request: 256 KiB.
 const IN_PIECES: u64 = 256 << 10;
@@ -101,7 +102,11 @@ fn mostly_cold(store: &Store, inode: &Inode) -> FsResult<bool> {
         return Ok(true);
     }
     let end = FileBlock(inode.size().div_ceil(terrace_format::BLOCK_SIZE).min(LOOKED_AT));
-    Ok(next_mapped(store, inode, FileBlock(0), end)?.is_none())
+    match next_mapped(store, inode, FileBlock(0), end) {
+        // Not known before the scan after the mount has ended; an open does not wait for that.
+        Err(FsError::Engine(Error::TableUnread)) => Ok(false),
+        found => Ok(found?.is_none()),
+    }
 }
 
 /// Closes.

@@ -49,6 +49,10 @@ fn run_with_pages<T>(
                 }
                 provide(store, op, Need::MetadataPage(page), provided)?;
             }
+            Err(FsError::Engine(Error::TableUnread)) => {
+                let (op, ..) = fetching.get_or_insert_with(|| (new_op(), BTreeSet::new(), 0));
+                provide(store, op, Need::TableScan, &mut 0)?;
+            }
             other => return other,
         }
     }

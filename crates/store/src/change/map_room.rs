@@ -9,6 +9,12 @@ use terrace_wal::{MapRoom, Tx};
 /// Most pages that a transaction adds to a map.
 const PAGES: usize = 6;
 
+/// Reads the block table to its end, so that memory knows the blocks of all files.
+pub fn scan_table(store: &Store) -> FsResult<()> {
+    while store.persistent.blocks().scan_step()? {}
+    Ok(())
+}
+
 /// Makes room in the map of a file, in transactions of their own.
 pub fn make_map_room(store: &Store, op: &Op, room: &MapRoom) -> FsResult<()> {
     loop {

@@ -149,7 +149,7 @@ fn fill_from_copy(store: &Store, inode: &mut Inode, missing: Box<PageBelow>) -> 
     inode.slot = InodeSlot::read_from_bytes(raw).map_err(|_| FsError::Stale)?;
     inode.check_slot()?;
     let slot = &inode.slot;
-    if !store.persistent.map().is_empty(ino, slot) {
+    if slot.root.get() != 0 || slot.direct.iter().any(|pointer| pointer.get() != 0) {
         let site = format!("inode {ino} below persistent memory");
         return Err(Corrupt::new(site, "no block in persistent memory", "some").into());
     }

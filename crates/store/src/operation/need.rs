@@ -12,6 +12,8 @@ use terrace_wal::{Error, MapRoom, NoSpace, PageBelow};
 pub enum Need {
     /// Room in the map of a file.
     MapRoom(Box<MapRoom>),
+    /// The rest of the block table, which is the file map.
+    TableScan,
     /// Room in a catalog page.
     CatalogRoom(Shortage),
     /// Room in catalog pages for several keys (with value lengths) at once.
@@ -50,6 +52,7 @@ impl Need {
     /// The need in words.
     pub fn name(&self) -> &'static str {
         match self {
+            Need::TableScan => "the block table",
             Need::MapRoom(_) => "map room",
             Need::CatalogRoom(_) => "room in a catalog page",
             Need::CatalogRooms(_) => "room in several catalog pages",
@@ -83,6 +86,7 @@ impl From<FsError> for Fail {
         match error {
             FsError::Engine(Error::NoSpace(NoSpace::Pm)) => Fail::Need(Need::PmSpace),
             FsError::Engine(Error::PageBelow(page)) => Fail::Need(Need::MetadataPage(page)),
+            FsError::Engine(Error::TableUnread) => Fail::Need(Need::TableScan),
             FsError::Engine(Error::MapRoom(room)) => Fail::Need(Need::MapRoom(room)),
             error => Fail::Error(error),
         }
