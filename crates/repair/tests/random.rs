@@ -290,6 +290,23 @@ impl Target {
                     first..=first + length.div_ceil(128)
                 })
                 .collect(),
+            // The only witness of the blocks of files.
+            Target::Table if terrace_testkit::is_table_map() => {
+                let start = base.geometry.table_offset().0;
+                let entries = hit.iter().filter_map(|(at, length)| {
+                    let from = at.checked_sub(start)? / 16;
+                    Some(from..=(at + length - 1 - start) / 16)
+                });
+                let entries: Vec<_> = entries.collect();
+                let owners =
+                    base.blocks.iter().filter(|(block, _)| entries.iter().any(|hit| hit.contains(block)));
+                owners
+                    .filter_map(|(_, owner)| match owner {
+                        Owner::File { ino, .. } => Some(ino.0),
+                        _ => None,
+                    })
+                    .collect()
+            }
             // A damaged line mask over a cold copy is that of a partial shadow (docs/decisions/0008).
             Target::Table => hit
                 .iter()

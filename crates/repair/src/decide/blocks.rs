@@ -136,6 +136,10 @@ fn shadows(round: &Round<'_>) -> Vec<(u64, Owner)> {
 /// Table entries of blocks that no file block has yet, if the file can hold such a block.
 fn told(round: &Round<'_>) -> Vec<(Place, u64, bool)> {
     let mut told = Vec::new();
+    // Where the table is the map, an entry that the search for maps left out is damaged.
+    if round.pool.geometry.map.is_table() {
+        return told;
+    }
     for (block, owner) in round.owners.owned().into_iter().chain(shadows(round)) {
         let Owner::File { ino, block: file_block, unwritten } = owner else {
             continue;

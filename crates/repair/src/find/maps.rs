@@ -4,7 +4,9 @@ use super::extents::walk_extents;
 use super::radix::walk;
 use crate::state::Round;
 use crate::state::maps::FileMap;
+use terrace_format::PmBlock;
 use terrace_format::address::MAX_FILE_BLOCK;
+use terrace_format::homes::Homes;
 use terrace_format::inode::{DIRECT_BLOCKS, ENTRY_UNWRITTEN, InodeSlot};
 use terrace_format::map_kind::MapKind;
 use terrace_format::table::{Owner, PageKind};
@@ -32,18 +34,28 @@ pub(crate) fn salvage_maps(round: &mut Round<'_>) {
     }
 }
 
-/// Of a block that the table has twice the first counts. The words of an unreadable or impossible entry are in no other
-/// place: its block is lost.
+/// The block table is the only witness. An entry beyond the reach is damaged: it may be that of any block. Of a block that
+/// the table has twice the entry nearer to its home counts. The words of an unreadable or impossible entry are in no
+/// other place: its block is lost.
 fn salvage_table_maps(round: &mut Round<'_>) {
-    let (first, end) = (round.pool.geometry.first_pool_block().0, round.pool.geometry.block_count());
-    for block in first..end {
-        let Some(Owner::File { ino, block: of, unwritten }) = round.owners.owner(block) else { continue };
-        let Ok(ino) = u32::try_from(ino.0) else { continue };
-        if of <= MAX_FILE_BLOCK {
-            let map = round.maps.entry(ino).or_default();
-            if !map.found.contains_key(&of.0) {
-                map.note(of.0, block, unwritten);
-            }
+    let geometry = round.pool.geometry;
+    let (first, end) = (geometry.first_pool_block(), PmBlock(geometry.block_count()));
+    let homes = Homes::new(round.pool.superblock.hash_key, first, end);
+    let most = homes.slots().next_power_of_two();
+    let stored =
+        round.pool.word(geometry.map_reach()).filter(|reach| reach.is_power_of_two() && *reach <= most);
+    let reach = stored.unwrap_or(most);
+    for block in (first.0..end.0).map(PmBlock) {
+        let Some(Owner::File { ino, block: of, unwritten }) = round.owners.owner(block.0) else { continue };
+        let Ok(number) = u32::try_from(ino.0) else { continue };
+        let home = homes.home(ino, of);
+        if of > MAX_FILE_BLOCK || homes.distance(home, block) >= reach {
+            continue;
+        }
+        let map = round.maps.entry(number).or_default();
+        let known = map.found.get(&of.0).map(|mapped| homes.distance(home, PmBlock(mapped.block)));
+        if known.is_none_or(|known| homes.distance(home, block) < known) {
+            map.note(of.0, block.0, unwritten);
         }
     }
 }
