@@ -42,10 +42,10 @@ PY
 }
 
 expect_refused "possible values: radix" "$TERRACE" mkfs --pm "$pool" --pm-size 16M --map btree
-maps=${MAPS-extent}
-number=1
+maps=${MAPS-extent hashfs-linear}
+declare -A numbers=([extent]=2 [hashfs-linear]=4)
 for map in $maps; do
-    number=$((number + 1))
+    number=${numbers[$map]}
     make_pool 16M 512M --map "$map"
     [ "$("$TERRACE" status "$pool" --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["map"])')" = "$map" ] ||
         fail "status of the pool does not name $map"

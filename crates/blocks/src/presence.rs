@@ -207,7 +207,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn random_blocks_are_present_exactly_while_they_are_members() {
+    fn random_blocks_are_present_exactly_as_in_a_model() {
         let mut rng = SmallRng::seed_from_u64(5);
         let (presence, mut model) = (Presence::default(), BTreeSet::new());
         for _ in 0..20_000 {

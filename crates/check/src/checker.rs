@@ -10,7 +10,7 @@ use crate::overlay::Overlay;
 use crate::pool_view::PoolView;
 use crate::report::{Findings, Summary};
 use crate::sets::{Dense, Sparse};
-use crate::table_map::TableMap;
+use crate::table_blocks::TableMap;
 use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::rc::Rc;

@@ -37,6 +37,7 @@ pub mod sets;
 mod shadows;
 pub mod superblock;
 mod table;
+mod table_blocks;
 mod table_map;
 
 pub use code::{CODES, Code, CodeRow, Severity};

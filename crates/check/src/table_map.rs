@@ -3,6 +3,7 @@
 use crate::checker::Checker;
 use crate::code::Code;
 use crate::inode_record::InodeRecord;
+use crate::table_blocks::{TableBlock, TableMap};
 use std::rc::Rc;
 use terrace_format::PmBlock;
 use terrace_format::address::MAX_FILE_BLOCK;
@@ -12,30 +13,6 @@ use terrace_format::{FileBlock, Ino};
 
 /// Blocks whose entries are read at once.
 const PART_BLOCKS: u64 = 256;
-
-/// A block of a file, as the table has it.
-#[derive(Clone, Copy)]
-pub(crate) struct TableBlock {
-    ino: u64,
-    pub(crate) block: u64,
-    pub(crate) place: u64,
-    pub(crate) unwritten: bool,
-}
-
-/// The blocks of all files by inode and block, and the reach of the map.
-pub(crate) struct TableMap {
-    blocks: Vec<TableBlock>,
-    homes: Homes,
-    reach: u64,
-}
-
-impl TableMap {
-    /// The blocks of a file in a range.
-    fn range(&self, ino: u64, (from, end): (u64, u64)) -> &[TableBlock] {
-        let before = |key: (u64, u64)| self.blocks.partition_point(|found| (found.ino, found.block) < key);
-        self.blocks.get(before((ino, from))..before((ino, end))).unwrap_or(&[])
-    }
-}
 
 /// Reads the table, once. The scan of the table reports lines that cannot be read, and impossible owners.
 fn table_map(checker: &mut Checker<'_>) -> Rc<TableMap> {

@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::damages::{ALL, EXTENTS, second_leaf};
+use common::damages::{ALL, EXTENTS, TABLE_MAP, second_leaf};
 use common::*;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -35,14 +35,15 @@ fn each_single_damage_gives_its_code() {
             seen.push(*code);
         }
     }
-    let sound = sound.with_extents();
-    assert_eq!(sound.check().findings, []);
-    for (row, (code, damage)) in EXTENTS.iter().enumerate() {
-        let mut image = sound.clone();
-        damage(&mut image);
-        let report = image.check();
-        assert!(report.has(*code), "extents row {row}: {code:?} expected, found {:#?}", report.findings);
-        seen.push(*code);
+    for (sound, damages) in [(sound.clone().with_extents(), EXTENTS), (sound.with_table_map(), TABLE_MAP)] {
+        assert_eq!(sound.check().findings, []);
+        for (row, (code, damage)) in damages.iter().enumerate() {
+            let mut image = sound.clone();
+            damage(&mut image);
+            let (map, report) = (image.geometry.map, image.check());
+            assert!(report.has(*code), "{map:?} row {row}: {code:?} expected, found {:#?}", report.findings);
+            seen.push(*code);
+        }
     }
     let missing: Vec<_> = CODES.iter().filter(|row| !seen.contains(&row.code)).collect();
     assert!(missing.is_empty(), "codes without a test: {missing:?}");

@@ -259,7 +259,7 @@ impl FileMap for HashfsMap {
 
     fn change(&self, _: &mut Tx, changes: &[MapChange], _: usize, _: &mut Freed) -> Result<MapGuard<'_>> {
         let hashed = self.hashed()?;
-        // One place for all: a failure takes back what was entered before it.
+        // A failure takes back the bits of earlier changes.
         let mut guard = PresenceChange::new(&hashed.presence);
         for change in changes {
             if let Some(needed) = self.lacking(hashed, change) {

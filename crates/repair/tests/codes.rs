@@ -4,7 +4,7 @@
 #[path = "../../check/tests/common/mod.rs"]
 mod common;
 
-use common::damages::{ALL, Damage, EXTENTS};
+use common::damages::{ALL, Damage, EXTENTS, TABLE_MAP};
 use common::*;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -87,6 +87,7 @@ fn read_file(fs: &terrace_engine::Engine, ino: u64) -> Option<Vec<u8>> {
 fn every_repairable_damage_is_repaired() {
     repair_all(&full(), &ALL);
     repair_all(&full().with_extents(), &[EXTENTS]);
+    repair_all(&full().with_table_map(), &[TABLE_MAP]);
 }
 
 /// Repairs each damage of some tables, and looks at the pool afterwards.

@@ -35,8 +35,8 @@ pub enum Error {
     /// A change of a file map lacks room in its pages: it is made, without locks, and the change starts again (T7).
     #[error("{0}")]
     MapRoom(Box<MapRoom>),
-    /// The block table, which is the file map, was not read to its end since the mount: it is, without locks, and what met
-    /// it starts again.
+    /// The block table, which is the file map, was not read to its end since the mount: it is read, without locks, and the
+    /// operation starts again.
     #[error("the block table was not read yet")]
     TableUnread,
     /// The pool cannot be used.

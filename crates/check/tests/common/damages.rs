@@ -219,6 +219,20 @@ pub const EXTENTS: &[Damage] = &[
     (BlockOwner, |i| i.own(i.data[3], file(FILE, 22, false))),
 ];
 
+/// Damages to [`Image::with_table_map`].
+pub const TABLE_MAP: &[Damage] = &[
+    (HashTwice, |i| i.own(i.nodes[0], file(FILE, 0, false))),
+    (HashFar, |i| i.put_u64(i.geometry.map_reach(), 1)),
+    (HashFar, |i| i.own(i.nodes[0], file(FILE, u64::from(u32::MAX), false))),
+    (HashReach, |i| i.put_u64(i.geometry.map_reach(), 0)),
+    (HashReach, |i| i.put_u64(i.geometry.map_reach(), 1 << 40)),
+    (HashSlot, |i| i.slot(FILE, |slot| slot.direct[3] = 20.into())),
+    (HashSlot, |i| i.slot(ORPHANS[1], |slot| slot.root = 1.into())),
+    (SlotMap, |i| i.own(i.nodes[0], file(LINK, 0, false))),
+    (BlockLeaked, |i| i.own(i.nodes[0], file(50, 0, false))),
+    (MapBlockCount, |i| i.own(i.nodes[0], file(CHILD, 0, true))),
+];
+
 pub const CATALOG: &[Damage] = &[
     (CatalogRoot, |i| i.put_u64(i.geometry.shard_root(1), 1 << 56 | i.leaves[1])),
     (CatalogPage, |i| i.put(PmBlock(i.leaves[1]).offset(), b"no")),

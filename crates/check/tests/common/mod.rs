@@ -268,6 +268,21 @@ impl Image {
         self
     }
 
+    /// The same pool whose block table is the map: slots hold no words of a map, and no page is one of a map.
+    pub fn with_table_map(mut self) -> Image {
+        self.geometry = self.geometry.with_map(MapKind::HashfsLinear).unwrap();
+        self.superblock(|_| {});
+        self.nodes.into_iter().for_each(|node| self.own(node, Owner::Free));
+        self.put_u64(self.geometry.map_reach(), 512);
+        for ino in [FILE, ORPHANS[1]] {
+            self.slot(ino, |slot| {
+                slot.direct = Default::default();
+                slot.root = 0.into();
+            });
+        }
+        self
+    }
+
     pub fn extent_node(&mut self, node: u64, level: u8, entries: &[Entry]) {
         let mut bytes = vec![0; BLOCK_SIZE as usize];
         let head = NodeHead::of(level, entries.len()).encode();

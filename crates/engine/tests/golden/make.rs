@@ -48,6 +48,11 @@ pub const RECIPES: &[Recipe] = &[
     ("extents", "As checksummed, with the feature extent-map; a file has a tree of extents.", || {
         extents_over(shadows_over(clean_as(&FormatOptions { map: MapKind::Extent, ..format_options(1) })?)?)
     }),
+    (
+        "hashfs-linear",
+        "As checksummed, with the feature hashfs-linear-map: the block table is the file map.",
+        || shadows_over(clean_as(&FormatOptions { map: MapKind::HashfsLinear, ..format_options(1) })?),
+    ),
 ];
 
 fn create(fs: &Engine, parent: Ino, name: &str) -> FsResult<Ino> {

@@ -140,7 +140,7 @@ impl ModelledMap {
         });
         let map = Arc::from((row.make)(&blocks).unwrap());
         // Half of the maps are used before the scan of the block table has ended.
-        while seed % 2 == 0 && blocks.scan_step().unwrap() {}
+        while seed.is_multiple_of(2) && blocks.scan_step().unwrap() {}
         ModelledMap {
             name: row.name,
             pm,

@@ -34,28 +34,34 @@ pub(crate) fn salvage_maps(round: &mut Round<'_>) {
     }
 }
 
-/// The block table is the only witness. An entry beyond the reach is damaged: it may be that of any block. Of a block that
-/// the table has twice the entry nearer to its home counts. The words of an unreadable or impossible entry are in no
-/// other place: its block is lost.
+/// The block table is the only witness. Of a block that the table has twice the entry nearer to its home counts. The words
+/// of an unreadable or impossible entry are in no other place: its block is lost.
 fn salvage_table_maps(round: &mut Round<'_>) {
     let geometry = round.pool.geometry;
     let (first, end) = (geometry.first_pool_block(), PmBlock(geometry.block_count()));
     let homes = Homes::new(round.pool.superblock.hash_key, first, end);
-    let most = homes.slots().next_power_of_two();
-    let stored =
-        round.pool.word(geometry.map_reach()).filter(|reach| reach.is_power_of_two() && *reach <= most);
-    let reach = stored.unwrap_or(most);
-    for block in (first.0..end.0).map(PmBlock) {
-        let Some(Owner::File { ino, block: of, unwritten }) = round.owners.owner(block.0) else { continue };
-        let Ok(number) = u32::try_from(ino.0) else { continue };
-        let home = homes.home(ino, of);
-        if of > MAX_FILE_BLOCK || homes.distance(home, block) >= reach {
-            continue;
+    let mut entries = Vec::new();
+    for block in first.0..end.0 {
+        let Some(Owner::File { ino, block: of, unwritten }) = round.owners.owner(block) else { continue };
+        if of <= MAX_FILE_BLOCK
+            && let Ok(number) = u32::try_from(ino.0)
+        {
+            let distance = homes.distance(homes.home(ino, of), PmBlock(block));
+            entries.push((distance, number, of.0, block, unwritten));
         }
-        let map = round.maps.entry(number).or_default();
-        let known = map.found.get(&of.0).map(|mapped| homes.distance(home, PmBlock(mapped.block)));
-        if known.is_none_or(|known| homes.distance(home, block) < known) {
-            map.note(of.0, block.0, unwritten);
+    }
+    // A damaged entry may be that of any block, and lies anywhere: beyond the reach it is not believed. Where many lie
+    // beyond it the reach is damaged.
+    let reach = round.pool.word(geometry.map_reach()).unwrap_or(0);
+    let beyond = entries.iter().filter(|(distance, ..)| *distance >= reach).count();
+    if beyond * 4 <= entries.len() {
+        entries.retain(|(distance, ..)| *distance < reach);
+    }
+    entries.sort_unstable();
+    for (_, ino, of, block, unwritten) in entries {
+        let map = round.maps.entry(ino).or_default();
+        if !map.found.contains_key(&of) {
+            map.note(of, block, unwritten);
         }
     }
 }
