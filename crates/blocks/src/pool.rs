@@ -172,7 +172,7 @@ impl BlockPool {
 
     /// Tells the number of free blocks that are promised to nobody.
     fn tell_free(&self, space: &Space) {
-        self.free.store(space.free.count() - space.promised, Ordering::Relaxed);
+        self.free.store(space.free.count().saturating_sub(space.promised), Ordering::Relaxed);
     }
 
     /// The log.
@@ -262,7 +262,7 @@ impl BlockPool {
     /// Present numbers.
     pub fn usage(&self) -> Usage {
         let space = self.space.lock();
-        let (total, free) = (self.count - self.first.0, space.free.count() - space.promised);
+        let (total, free) = (self.count - self.first.0, space.free.count().saturating_sub(space.promised));
         assert!(free <= total, "{free} of {total} PM blocks are free");
         Usage {
             total,

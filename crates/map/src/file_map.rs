@@ -30,7 +30,7 @@ use terrace_format::inode::InodeSlot;
 use terrace_format::{FileBlock, Ino, PmBlock, PmOffset};
 use terrace_runtime::sync::MutexGuard;
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
-use terrace_wal::{MapRoom, Result, Tx};
+use terrace_wal::{Error, MapRoom, Result, Tx};
 
 /// Where a block of a file lies in PM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -159,43 +159,78 @@ impl<'a> MapGuard<'a> {
         }
     }
 
-    /// The transaction ended: committed, or with an error; after an error that stopped the log its record may be valid, and
-    /// a block that may be there counts as there.
-    pub fn ended(self, is_committed: bool, is_stopped: bool) {
-        match self.0 {
-            _ if is_committed => self.committed(),
-            Shared::Presence(mut change) if is_stopped => change.added.clear(),
+    /// The transaction ended: committed, or with an error; after an error of a record that stopped the log the record may be
+    /// valid, and a block that may be there counts as there.
+    pub fn ended<T>(self, committed: &Result<T>, is_stopped: bool) {
+        match (self.0, committed) {
+            (shared, Ok(_)) => MapGuard(shared).committed(),
+            // Refused before a record was written.
+            (_, Err(Error::Stopped)) => {}
+            (Shared::Presence(change), Err(_)) if is_stopped => change.doubtful(),
             _ => {}
         }
     }
 }
 
-/// Blocks of files that a change adds to presence or takes out of it.
+/// The file map as witness of what presence has to say.
+pub(crate) trait Witness: Send + Sync {
+    /// The bits, where the map has them.
+    fn presence(&self) -> Option<&Presence>;
+
+    /// Whether the map has a block, whatever its bit says; also where that cannot be read.
+    fn has_entry(&self, ino: Ino, block: FileBlock) -> bool;
+}
+
+/// Blocks of files that a change adds to presence or takes out of it. Dropped without an end it lets the map say which of
+/// them are there: the scan after the mount may have passed a block meanwhile.
 pub struct PresenceChange<'a> {
-    presence: &'a Presence,
-    /// Entered already; taken back when the change is dropped.
-    pub(crate) added: SmallVec<[(Ino, FileBlock); 2]>,
+    witness: &'a dyn Witness,
+    /// Entered already.
+    added: SmallVec<[(Ino, FileBlock); 2]>,
     /// Taken out when the change is committed.
-    pub(crate) removed: SmallVec<[(Ino, FileBlock); 2]>,
+    removed: SmallVec<[(Ino, FileBlock); 2]>,
 }
 
 impl<'a> PresenceChange<'a> {
-    pub(crate) fn new(presence: &'a Presence) -> PresenceChange<'a> {
-        PresenceChange { presence, added: SmallVec::new(), removed: SmallVec::new() }
+    pub(crate) fn new(witness: &'a dyn Witness) -> PresenceChange<'a> {
+        PresenceChange { witness, added: SmallVec::new(), removed: SmallVec::new() }
+    }
+
+    /// Enters a block.
+    pub(crate) fn add(&mut self, ino: Ino, block: FileBlock) {
+        if self.witness.presence().is_some_and(|presence| presence.insert(ino, block)) {
+            self.added.push((ino, block));
+        }
+    }
+
+    /// Takes a block out at the commit.
+    pub(crate) fn remove(&mut self, ino: Ino, block: FileBlock) {
+        self.removed.push((ino, block));
     }
 
     fn committed(mut self) {
         self.added.clear();
-        for (ino, block) in std::mem::take(&mut self.removed) {
-            self.presence.remove(ino, block);
+        if let Some(presence) = self.witness.presence() {
+            self.removed.drain(..).for_each(|(ino, block)| _ = presence.remove(ino, block));
+        }
+    }
+
+    fn doubtful(mut self) {
+        self.added.clear();
+        if let Some(presence) = self.witness.presence() {
+            self.removed.drain(..).for_each(|(ino, block)| _ = presence.insert(ino, block));
         }
     }
 }
 
 impl Drop for PresenceChange<'_> {
     fn drop(&mut self) {
-        for (ino, block) in std::mem::take(&mut self.added) {
-            self.presence.remove(ino, block);
+        let Some(presence) = self.witness.presence() else { return };
+        for (ino, block) in self.added.drain(..).chain(self.removed.drain(..)) {
+            match self.witness.has_entry(ino, block) {
+                true => _ = presence.insert(ino, block),
+                false => _ = presence.remove(ino, block),
+            }
         }
     }
 }

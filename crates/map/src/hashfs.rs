@@ -15,13 +15,13 @@
 
 use crate::file_map::{
     Exchange, FileMap, Freed, MapChange, MapGuard, MapInode, MapRecord, Mapped, Mapping, PresenceChange,
-    Raise,
+    Raise, Witness,
 };
 use crate::map_row::MapRow;
 use crate::pages::Pages;
 use std::sync::Arc;
 use terrace_blocks::pool::{Hashed, Known};
-use terrace_blocks::{BlockPool, Claim};
+use terrace_blocks::{BlockPool, Claim, Presence};
 use terrace_format::address::{LINE_SIZE, MAX_FILE_BLOCK};
 use terrace_format::inode::InodeSlot;
 use terrace_format::map_kind::MapKind;
@@ -81,11 +81,30 @@ impl HashfsMap {
 
     /// The mapping of a block whose home is known.
     fn find(&self, hashed: &Hashed, ino: Ino, block: FileBlock, home: PmBlock) -> Result<Option<Mapping>> {
-        let key = Owner::File { ino, block, unwritten: false }.encode() >> 1;
-        let (slots, reach) = (hashed.homes.slots(), self.reach.load(Ordering::Acquire));
-        let most = reach.min(slots);
         // Before the search: the scan may end during it.
         let known = hashed.known();
+        let is_absent = || known == Known::All && !hashed.presence.contains(ino, block);
+        let found = self.search(hashed, (ino, block), home, &is_absent)?;
+        if found.is_none() && hashed.presence.contains(ino, block) {
+            let reach = self.reach.load(Ordering::Acquire);
+            let site = format!("block table, block {block} of inode {ino}");
+            return Err(
+                Corrupt::new(site, format!("an entry within {reach} slots from {home}"), "none").into()
+            );
+        }
+        Ok(found)
+    }
+
+    /// Searches the table as far as the reach; to the end of the first line where the block is absent.
+    fn search(
+        &self,
+        hashed: &Hashed,
+        (ino, block): (Ino, FileBlock),
+        home: PmBlock,
+        is_absent: &dyn Fn() -> bool,
+    ) -> Result<Option<Mapping>> {
+        let key = Owner::File { ino, block, unwritten: false }.encode() >> 1;
+        let most = self.reach.load(Ordering::Acquire).min(hashed.homes.slots());
         let mut distance = 0;
         while distance < most {
             let slot = hashed.homes.slot(home, distance);
@@ -99,26 +118,18 @@ impl HashfsMap {
             self.pages.table_words(at, words.as_flattened_mut())?;
             for (slot, entry) in (slot.0..).zip(&*words) {
                 let entry = entry.map(U64::get);
-                if entry[0] >> 1 != key {
-                    continue;
-                }
-                let found = Entry::decode(entry).map(|entry| entry.owner);
-                if let Some(Owner::File { unwritten, .. }) = found {
+                if entry[0] >> 1 == key
+                    && let Some(Owner::File { unwritten, .. }) = Entry::decode(entry).map(|entry| entry.owner)
+                {
                     return Ok(Some(Mapping { block: PmBlock(slot), unwritten }));
                 }
             }
-            if distance == 0 && known == Known::All && !hashed.presence.contains(ino, block) {
+            if distance == 0 && is_absent() {
                 return Ok(None);
             }
             distance += count;
         }
-        match known {
-            Known::Part | Known::Doubtful if !hashed.presence.contains(ino, block) => Ok(None),
-            _ => {
-                let site = format!("block table, block {block} of inode {ino}");
-                Err(Corrupt::new(site, format!("an entry within {reach} slots from {home}"), "none").into())
-            }
-        }
+        Ok(None)
     }
 
     /// The least reach with which a change fits; `None` when it fits.
@@ -141,34 +152,33 @@ impl HashfsMap {
         }
     }
 
-    /// Sets the bits of new blocks; those of removed blocks are cleared when the change is committed.
-    fn enter<'m>(
-        &self,
-        hashed: &'m Hashed,
-        change: &MapChange,
-        guard: &mut PresenceChange<'m>,
-    ) -> Result<()> {
+    /// Sets the bits of new blocks; the bits of removed blocks are cleared when the change is committed.
+    fn enter(&self, change: &MapChange, guard: &mut PresenceChange<'_>) -> Result<()> {
         let blocks = (change.first.0..).map(FileBlock).zip(&change.mappings);
         for (block, mapping) in blocks {
             if block > MAX_FILE_BLOCK && mapping.is_some() {
                 let site = format!("blocks of inode {}", change.inode.ino);
                 return Err(Corrupt::new(site, format!("up to {MAX_FILE_BLOCK}"), block.to_string()).into());
             }
-            let key = (change.inode.ino, block);
             match mapping {
-                // A bit of a block that was there before is not taken back. Before the scan has ended the table tells.
-                Some(_) => {
-                    let was_there =
-                        hashed.known() != Known::All && self.lookup(&change.inode, block)?.is_some();
-                    if hashed.presence.insert(key.0, key.1) && !was_there {
-                        guard.added.push(key);
-                    }
-                }
-                None if block <= MAX_FILE_BLOCK => guard.removed.push(key),
+                Some(_) => guard.add(change.inode.ino, block),
+                None if block <= MAX_FILE_BLOCK => guard.remove(change.inode.ino, block),
                 None => {}
             }
         }
         Ok(())
+    }
+}
+
+impl Witness for HashfsMap {
+    fn presence(&self) -> Option<&Presence> {
+        self.pages.blocks.hashed().map(|hashed| &hashed.presence)
+    }
+
+    fn has_entry(&self, ino: Ino, block: FileBlock) -> bool {
+        let Ok(hashed) = self.hashed() else { return false };
+        let home = hashed.homes.home(ino, block);
+        self.search(hashed, (ino, block), home, &|| false).map_or(true, |found| found.is_some())
     }
 }
 
@@ -260,12 +270,12 @@ impl FileMap for HashfsMap {
     fn change(&self, _: &mut Tx, changes: &[MapChange], _: usize, _: &mut Freed) -> Result<MapGuard<'_>> {
         let hashed = self.hashed()?;
         // A failure takes back the bits of earlier changes.
-        let mut guard = PresenceChange::new(&hashed.presence);
+        let mut guard = PresenceChange::new(self);
         for change in changes {
             if let Some(needed) = self.lacking(hashed, change) {
                 return Err(self.room(change, needed).into());
             }
-            self.enter(hashed, change, &mut guard)?;
+            self.enter(change, &mut guard)?;
         }
         Ok(MapGuard::presence(guard))
     }
@@ -283,8 +293,8 @@ impl FileMap for HashfsMap {
             return Ok(None);
         }
         let old = self.lookup(inode, block)?;
-        let mut guard = PresenceChange::new(&hashed.presence);
-        self.enter(hashed, &change, &mut guard)?;
+        let mut guard = PresenceChange::new(self);
+        self.enter(&change, &mut guard)?;
         Ok(Some(Exchange { old, guard: MapGuard::presence(guard) }))
     }
 

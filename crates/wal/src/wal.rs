@@ -4,6 +4,7 @@ use crate::checkpoint_state::CheckpointState;
 use crate::lane::Lane;
 use crate::page_checksums::PageChecksums;
 use std::sync::Arc;
+use terrace_format::record::RECORD_ALIGN;
 use terrace_format::{Geometry, Lsn};
 use terrace_media::PmMedium;
 use terrace_runtime::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -41,7 +42,7 @@ pub struct Reservation<'a> {
 impl Reservation<'_> {
     /// Bytes that the record may have.
     pub fn bytes(&self) -> usize {
-        self.need as usize
+        self.need.saturating_sub(RECORD_ALIGN) as usize
     }
 }
 

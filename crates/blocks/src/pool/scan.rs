@@ -4,6 +4,7 @@
 
 use super::{BlockPool, Known, Space};
 use crate::descriptor::{Descriptor, State};
+use terrace_format::address::MAX_FILE_BLOCK;
 use terrace_format::table::{Entry, Owner, TABLE_ENTRY_SIZE};
 use terrace_format::{FileBlock, Ino, PmBlock};
 use terrace_wal::{Error, Result};
@@ -70,7 +71,7 @@ impl BlockPool {
                     descriptor.set_partial(true);
                 }
                 match (&self.hashed, Owner::decode(word)) {
-                    (Some(hashed), Some(Owner::File { ino, block: of, .. })) => {
+                    (Some(hashed), Some(Owner::File { ino, block: of, .. })) if of <= MAX_FILE_BLOCK => {
                         hashed.presence.insert_if(ino, of, || self.learn(PmBlock(block), State::Used));
                     }
                     _ => _ = self.learn(PmBlock(block), State::Used),

@@ -94,6 +94,18 @@ fn a_block_refused_in_place_is_demoted_elsewhere() -> FsResult<()> {
     assert_sound(file)
 }
 
+/// The refused block came behind higher blocks of its file, which go to free space with it: the demotion panicked.
+#[test]
+fn a_block_refused_in_place_is_demoted_with_higher_blocks() -> FsResult<()> {
+    let mut file = demoted()?;
+    overwrite(&mut file, 3, 1, 1)?;
+    overwrite(&mut file, 15, 15, 2)?;
+    file.pool.device.fail_next(Operation::Write, 0..1025, 5, Times::Count(1));
+    let done = down(&file)?;
+    assert_eq!(done.demoted_bytes, 16 * BLOCK, "{done:?}");
+    assert_sound(file)
+}
+
 /// A write in place that was cut short leaves a cold copy that matches no checksum. PM has the block, so
 /// neither a read of its neighbours nor a check may report damage.
 #[test]

@@ -116,15 +116,9 @@ pub(crate) fn write_whole_block(
             return Err(error.into());
         }
     }
-    let lsn = match open.commit(&tx) {
-        Ok(lsn) => lsn,
-        Err(error) => {
-            map_guard.ended(false, store.persistent.wal().is_stopped());
-            give_back_unless_named(store, keep_old);
-            return Err(error.into());
-        }
-    };
-    map_guard.committed();
+    let committed = open.commit(&tx);
+    map_guard.ended(&committed, store.persistent.wal().is_stopped());
+    let lsn = committed.inspect_err(|_| give_back_unless_named(store, keep_old))?;
     if let Some(old) = old {
         store.persistent.blocks().freed(lsn, &[old]);
     }

@@ -5,6 +5,7 @@
 mod crash;
 mod damage;
 mod extent;
+mod hashfs;
 mod model;
 mod modelled_map;
 mod radix;

@@ -4,7 +4,7 @@ use crate::error::FsResult;
 use crate::inode::slot::load;
 use crate::operation::op::{Op, SMALL_RECORD};
 use crate::store::Store;
-use terrace_wal::{MapRoom, Tx};
+use terrace_wal::{Error, MapRoom, Tx};
 
 /// Most pages that a transaction adds to a map.
 const PAGES: usize = 6;
@@ -17,10 +17,15 @@ pub fn scan_table(store: &Store) -> FsResult<()> {
 
 /// Makes room in the map of a file, in transactions of their own.
 pub fn make_map_room(store: &Store, op: &Op, room: &MapRoom) -> FsResult<()> {
+    let mut is_made = false;
     loop {
         let reservation =
             store.persistent.wal().reserve(SMALL_RECORD.min(store.persistent.wal().max_record()))?;
-        let mut claim = store.persistent.blocks().claim(room.pages.min(PAGES), op.purpose)?;
+        let mut claim = match store.persistent.blocks().claim(room.pages.min(PAGES), op.purpose) {
+            // A page was made, and perhaps it is enough: the operation looks again.
+            Err(Error::NoSpace(_)) if is_made => return Ok(()),
+            claim => claim?,
+        };
         let _guard = store.inodes.locks().write(room.ino);
         let inode = load(store, room.ino)?;
         let mut tx = Tx::new();
@@ -37,5 +42,6 @@ pub fn make_map_room(store: &Store, op: &Op, room: &MapRoom) -> FsResult<()> {
         // After a failure the pages stay taken: the record may be valid.
         store.persistent.wal().commit(reservation, &tx)?;
         made.committed();
+        is_made = true;
     }
 }

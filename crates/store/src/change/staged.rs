@@ -317,7 +317,7 @@ impl<'a> Staged<'a> {
         // As `give_back_unless_named`: after any other failure the record may be valid. (After a failure of the
         // data alone no record was written; the claimed blocks are free again after the next mount.)
         self.done = !matches!(committed, Err(terrace_wal::Error::RecordTooLarge { .. }));
-        guard.ended(committed.is_ok(), self.store.persistent.wal().is_stopped());
+        guard.ended(&committed, self.store.persistent.wal().is_stopped());
         let lsn = committed?;
         for (offset, bytes) in late {
             self.store.persistent.pm().write_streaming(offset, &bytes)?;

@@ -1,0 +1,72 @@
+//! The block table as file map: presence beside the scan after a mount, and changes that fail.
+
+use crate::modelled_map::{ModelledMap, image};
+use std::sync::Arc;
+use terrace_blocks::{Purpose, Target};
+use terrace_format::{FileBlock, Ino};
+use terrace_map::file_map::MapChange;
+use terrace_map::{MAPS, Mapping};
+use terrace_media::PmMedium;
+use terrace_media::pm::RecordedPm;
+use terrace_wal::{Error, Tx};
+
+/// A pool with three blocks of a file, mounted again: the scan of the block table has not begun.
+fn mounted_again() -> ModelledMap {
+    let row = MAPS.iter().find(|row| row.name == "hashfs-linear").unwrap();
+    let (bytes, geometry) = image(2 << 20, u64::MAX / 2);
+    let pm: Arc<dyn PmMedium> = Arc::new(RecordedPm::from_image(bytes));
+    let mut maps = ModelledMap::open(Arc::clone(&pm), geometry, row, 1);
+    maps.put(1, 600, 3, false).unwrap();
+    maps.wal.close().unwrap();
+    ModelledMap::open(pm, geometry, row, 1)
+}
+
+fn scan(maps: &ModelledMap) {
+    while maps.blocks.scan_step().unwrap() {}
+}
+
+fn listed(maps: &ModelledMap) -> Result<usize, Error> {
+    let mut found = Vec::new();
+    maps.map.mapped(&maps.inode(1), FileBlock(0), FileBlock(u64::MAX), 9, &mut found)?;
+    Ok(found.len())
+}
+
+#[test]
+fn a_listing_waits_for_the_scan_and_lookups_do_not() {
+    let maps = mounted_again();
+    assert!(matches!(listed(&maps), Err(Error::TableUnread)));
+    assert!(!maps.map.is_empty(Ino(1), &maps.slot(1)) && !maps.map.is_empty(Ino(2), &maps.slot(2)));
+    let found = |block| maps.map.lookup(&maps.inode(1), FileBlock(block)).unwrap().is_some();
+    assert_eq!([599, 600, 602, 603].map(found), [false, true, true, false]);
+    scan(&maps);
+    assert_eq!(listed(&maps).unwrap(), 3);
+    assert_eq!([599, 600, 602, 603].map(found), [false, true, true, false]);
+    assert!(!maps.map.is_empty(Ino(1), &maps.slot(1)) && maps.map.is_empty(Ino(2), &maps.slot(2)));
+}
+
+/// The scan passes a block that a change has released. When the change failed, its bit was lost, and the block with it.
+#[test]
+fn a_failed_change_amid_the_scan_leaves_the_blocks_of_the_table() {
+    for is_removal in [true, false] {
+        let maps = mounted_again();
+        let inode = maps.inode(1);
+        let old = maps.map.lookup(&inode, FileBlock(600)).unwrap();
+        let mut claim = maps.blocks.claim(1, Purpose::Reclaim).unwrap();
+        let new = claim.take(Target::File { ino: Ino(1), block: FileBlock(600) }).unwrap();
+        let mut tx = Tx::new();
+        maps.blocks.release(&mut tx, old.unwrap().block);
+        let mapping = (!is_removal).then(|| Mapping::written(new));
+        let change = MapChange { inode, first: FileBlock(600), mappings: vec![mapping].into() };
+        if is_removal {
+            let guard = maps.map.change(&mut tx, &[change], 0, &mut Default::default()).unwrap();
+            scan(&maps);
+            guard.ended(&Err::<(), _>(Error::Refused("a test".into())), false);
+        } else {
+            scan(&maps);
+            drop(maps.map.change(&mut tx, &[change], 0, &mut Default::default()).unwrap());
+        }
+        claim.give_back_all();
+        assert_eq!(maps.map.lookup(&inode, FileBlock(600)).unwrap(), old, "removal {is_removal}");
+        assert_eq!(listed(&maps).unwrap(), 3, "removal {is_removal}");
+    }
+}
