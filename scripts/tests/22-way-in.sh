@@ -155,6 +155,8 @@ mount_pool -o transport=uring
 echo data >"$mnt/file"
 pid=$(daemon_pid)
 kill -STOP "$pid"
+# On a busy machine a thread stops when it runs next. Until then commands see a daemon that works.
+while grep -h '^State:' /proc/"$pid"/task/*/status | grep -qv 'T (stopped)'; do sleep 0.02; done
 (sleep 90; kill -CONT "$pid" 2>/dev/null) &
 guard=$!
 for command in "status $mnt" "where $mnt/file" "iostat $mnt" "sync $pool" "status $pool" "umount $mnt" "umount $pool"; do
