@@ -63,7 +63,7 @@ pub fn matching_part_at(level: Level, entries: &[Words], owner: u64, significant
     }
 }
 
-/// Of up to 16 entries.
+/// Compares up to 16 entries.
 fn matching_portable(entries: &[Words], owner: u64, significant: u64) -> u16 {
     let bit = |(place, entry): (usize, &Words)| u16::from((entry[0] ^ owner) & significant == 0) << place;
     entries.iter().enumerate().map(bit).fold(0, |bits, bit| bits | bit)

@@ -19,7 +19,7 @@ const BLOCK_CACHE_BYTES: usize = 8 << 20;
 
 /// A database, and the thread that works on it.
 ///
-/// It may move to another thread as a whole: nothing outside shares the reference-counted parts of its database.
+/// A client may move to another thread as a whole: nothing outside shares the reference-counted parts of its database.
 pub(crate) struct Client {
     db: DB,
     account: Arc<Account>,

@@ -206,7 +206,7 @@ fn a_record_takes_nearly_all_of_its_reservation() {
     for_radix(|row, seed| {
         let mut maps = modelled(row, seed);
         let inode = maps.inode(1);
-        // Of neighbours every other is mapped anew: no two words are one write.
+        // Every second block is mapped anew: no two words are one write.
         maps.ensure_room(1, 512, 100).unwrap();
         let other: Vec<_> =
             (0..100).map(|b| Some(Mapping::written(PmBlock(60))).filter(|_| b % 2 == 0)).collect();

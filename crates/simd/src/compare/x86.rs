@@ -17,7 +17,7 @@ pub(super) fn matching_avx512(entries: &[[u64; 2]; 16], owner: u64, significant:
     match_512([load(0), load(1), load(2), load(3)], owner, significant)
 }
 
-/// Of up to 16 entries.
+/// Compares up to 16 entries.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) fn matching_part_avx512(entries: &[[u64; 2]], owner: u64, significant: u64) -> u16 {
     // a bit for each word
@@ -50,7 +50,7 @@ pub(super) fn matching_avx2(entries: &[[u64; 2]; 16], owner: u64, significant: u
     matching_part_avx2(entries, owner, significant)
 }
 
-/// Of up to 16 entries.
+/// Compares up to 16 entries.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(super) fn matching_part_avx2(entries: &[[u64; 2]], owner: u64, significant: u64) -> u16 {

@@ -16,7 +16,7 @@ pub(super) const LENGTH_BLOCK: u64 = 8 << 56;
 pub(super) const FINISH: u64 = 0xff;
 
 impl HashKey {
-    /// Of the 16 bytes of a key: two little-endian words.
+    /// Makes a key of 16 bytes, which are two little-endian words.
     pub fn new(bytes: [u8; 16]) -> HashKey {
         let both = u128::from_le_bytes(bytes);
         let (k0, k1) = (both as u64, (both >> 64) as u64);
