@@ -2,7 +2,7 @@
 //!
 //! Invariant: until it is logged nothing has happened, so an edit that finds no room is dropped.
 
-use super::read::{Descent, Node, inline_at, mapping_at};
+use super::read::{Descent, Node, inline_at, mapping_at, out_of_order};
 use super::tree::{ExtentTree, MOST_ROOM};
 use crate::file_map::{MapInode, Mapping};
 use crate::log_words::log_changes;
@@ -194,6 +194,9 @@ impl Leaf {
             let extent = self.get(source, position)?;
             if extent.first >= end {
                 break;
+            }
+            if extent.end() <= first {
+                return Err(out_of_order(&extent, first));
             }
             match (extent.first < first, extent.end() > end) {
                 (false, false) => self.head.remove(position),

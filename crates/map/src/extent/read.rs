@@ -315,6 +315,13 @@ fn overlap(inode: &MapInode) -> Error {
 }
 
 #[cold]
+pub(super) fn out_of_order(extent: &Extent, block: u64) -> Error {
+    let site = format!("extents behind block {block} of a file");
+    Corrupt::new(site, "ascending extents", format!("an extent of {} to {}", extent.first, extent.end()))
+        .into()
+}
+
+#[cold]
 fn too_many(inode: &MapInode) -> Error {
     let site = format!("extent nodes of inode {}", inode.ino);
     Corrupt::new(site, "a tree", "more nodes than the pool has blocks").into()

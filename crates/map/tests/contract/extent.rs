@@ -197,6 +197,16 @@ fn damaged_words_of_extents_are_named_in_the_error() {
         poke(&maps, entry_at(leaf, second as u8), extent.encode());
         let _ = corrupt(&maps, 9, site);
     }
+    // A change meets an extent that lies before it: it is not lengthened over the blocks between.
+    let (maps, _, leaf) = tree();
+    let third = maps.pm.load_u64(leaf.offset().plus(16)).unwrap() >> 16 & 0xff;
+    poke(&maps, entry_at(leaf, third as u8), Extent { first: 0, length: 1, ..reaching }.encode());
+    let change = MapChange { inode: maps.inode(1), first: FileBlock(4), mappings: vec![None; 20].into() };
+    let changed = maps.map.change(&mut Tx::new(), &[change], 0, &mut Default::default()).map(drop);
+    assert!(
+        matches!(&changed, Err(Error::Corrupt(corrupt)) if corrupt.site.contains("extents")),
+        "{changed:?}"
+    );
     // An inner entry that names the data of another file is read as it is, but never changed or freed.
     let (mut maps, root, leaf) = tree();
     maps.put(2, 0, 1, false).unwrap();
