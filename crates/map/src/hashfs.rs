@@ -36,7 +36,7 @@ use zerocopy::little_endian::U64;
 pub(crate) const ROW: MapRow = MapRow {
     kind: MapKind::HashfsLinear,
     name: "hashfs-linear",
-    sentence: "The block table as hash table of all files",
+    sentence: "The block table as hash table of all files; the fast tier cannot grow",
     make: |blocks| Ok(Box::new(HashfsMap::open(Arc::clone(blocks))?)),
 };
 
