@@ -3,11 +3,12 @@
 //! A block table that is the file map can tell where a block is, not that it is nowhere, nor which blocks a file has.
 //!
 //! Invariant: when the table has been read and nothing is under way, a bit is set exactly where the table has an entry. A
-//! bit is set before the entry is stored, and cleared after it is gone.
+//! bit is set before the entry is stored, and cleared after it is gone. A bit in doubt is the exception: after a failed
+//! change the table could not be asked whether it has the entry.
 //!
-//! Lock order: a shard's lock is the last lock.
+//! Lock order: a shard's lock and the lock of the doubts are last locks.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 use terrace_format::{FileBlock, Ino};
 use terrace_runtime::sync::RwLock;
@@ -80,11 +81,14 @@ type Shard = HashMap<u32, Pieces, BuildHasherDefault<InoHasher>>;
 #[derive(Debug)]
 pub struct Presence {
     shards: Vec<RwLock<Shard>>,
+    /// Blocks whose bits say that they may be there, until the next mount. A failing medium makes them, so they are few.
+    doubts: RwLock<HashSet<(Ino, FileBlock)>>,
 }
 
 impl Default for Presence {
     fn default() -> Self {
-        Presence { shards: (0..SHARDS).map(|_| RwLock::new(Shard::default())).collect() }
+        let shards = (0..SHARDS).map(|_| RwLock::new(Shard::default())).collect();
+        Presence { shards, doubts: RwLock::default() }
     }
 }
 
@@ -107,6 +111,17 @@ impl Presence {
         let pieces = pieces.all();
         let at = pieces.partition_point(|piece| piece.number < number);
         pieces.get(at).is_some_and(|piece| piece.number == number && piece.bits[word] & bit != 0)
+    }
+
+    /// Adds a block that may be there: nobody could tell.
+    pub fn doubt(&self, ino: Ino, block: FileBlock) {
+        self.doubts.write().insert((ino, block));
+        self.insert(ino, block);
+    }
+
+    /// Whether a block must be in the table: its bit is set, and nothing is known against it.
+    pub fn requires(&self, ino: Ino, block: FileBlock) -> bool {
+        self.contains(ino, block) && !self.doubts.read().contains(&(ino, block))
     }
 
     /// Whether PM holds no block of a file.
@@ -220,6 +235,7 @@ mod tests {
                 _ => {}
             }
             assert_eq!(presence.contains(file, at), model.contains(&key));
+            assert_eq!(presence.requires(file, at), model.contains(&key));
             let mut of_file = model.range((ino, block)..(ino, 9000)).map(|(_, block)| FileBlock(*block));
             let mut found = Vec::new();
             let next = presence.list(file, (at, FileBlock(9000)), 3, &mut found);
@@ -227,5 +243,15 @@ mod tests {
             assert_eq!(next, of_file.next());
             assert_eq!(presence.is_empty(file), model.range((ino, 0)..(ino + 1, 0)).next().is_none());
         }
+    }
+    #[test]
+    fn a_doubtful_block_is_listed_and_not_required() {
+        let presence = Presence::default();
+        let (ino, block) = (Ino(7), FileBlock(300));
+        presence.doubt(ino, block);
+        let mut found = Vec::new();
+        assert_eq!(presence.list(ino, (FileBlock(0), FileBlock(900)), 9, &mut found), None);
+        assert_eq!((found, presence.is_empty(ino)), (vec![block], false));
+        assert!(presence.contains(ino, block) && !presence.requires(ino, block));
     }
 }

@@ -177,8 +177,11 @@ pub(crate) trait Witness: Send + Sync {
     /// The bits, where the map has them.
     fn presence(&self) -> Option<&Presence>;
 
-    /// Whether the map has a block, whatever its bit says; also where that cannot be read.
-    fn has_entry(&self, ino: Ino, block: FileBlock) -> bool;
+    /// Whether the map has a block, whatever its bit says.
+    ///
+    /// # Errors
+    /// See [`FileMap`].
+    fn has_entry(&self, ino: Ino, block: FileBlock) -> Result<bool>;
 }
 
 /// Blocks of files that a change adds to presence or takes out of it. Dropped without an end it lets the map say which of
@@ -216,9 +219,11 @@ impl<'a> PresenceChange<'a> {
     }
 
     fn doubtful(mut self) {
-        self.added.clear();
         if let Some(presence) = self.witness.presence() {
-            self.removed.drain(..).for_each(|(ino, block)| _ = presence.insert(ino, block));
+            self.added
+                .drain(..)
+                .chain(self.removed.drain(..))
+                .for_each(|(ino, block)| presence.doubt(ino, block));
         }
     }
 }
@@ -228,8 +233,9 @@ impl Drop for PresenceChange<'_> {
         let Some(presence) = self.witness.presence() else { return };
         for (ino, block) in self.added.drain(..).chain(self.removed.drain(..)) {
             match self.witness.has_entry(ino, block) {
-                true => _ = presence.insert(ino, block),
-                false => _ = presence.remove(ino, block),
+                Ok(true) => _ = presence.insert(ino, block),
+                Ok(false) => _ = presence.remove(ino, block),
+                Err(_) => presence.doubt(ino, block),
             }
         }
     }

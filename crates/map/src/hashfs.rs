@@ -85,7 +85,7 @@ impl HashfsMap {
         let known = hashed.known();
         let is_absent = || known == Known::All && !hashed.presence.contains(ino, block);
         let found = self.search(hashed, (ino, block), home, &is_absent)?;
-        if found.is_none() && hashed.presence.contains(ino, block) {
+        if found.is_none() && hashed.presence.requires(ino, block) {
             let reach = self.reach.load(Ordering::Acquire);
             let site = format!("block table, block {block} of inode {ino}");
             return Err(
@@ -175,10 +175,10 @@ impl Witness for HashfsMap {
         self.pages.blocks.hashed().map(|hashed| &hashed.presence)
     }
 
-    fn has_entry(&self, ino: Ino, block: FileBlock) -> bool {
-        let Ok(hashed) = self.hashed() else { return false };
+    fn has_entry(&self, ino: Ino, block: FileBlock) -> Result<bool> {
+        let hashed = self.hashed()?;
         let home = hashed.homes.home(ino, block);
-        self.search(hashed, (ino, block), home, &|| false).map_or(true, |found| found.is_some())
+        Ok(self.search(hashed, (ino, block), home, &|| false)?.is_some())
     }
 }
 

@@ -11,13 +11,18 @@ use terrace_wal::{Error, Tx};
 
 /// A pool with three blocks of a file, mounted again: the scan of the block table has not begun.
 fn mounted_again() -> ModelledMap {
+    mounted_on_recorded().0
+}
+
+fn mounted_on_recorded() -> (ModelledMap, Arc<RecordedPm>) {
     let row = MAPS.iter().find(|row| row.name == "hashfs-linear").unwrap();
     let (bytes, geometry) = image(2 << 20, u64::MAX / 2);
-    let pm: Arc<dyn PmMedium> = Arc::new(RecordedPm::from_image(bytes));
+    let recorded = Arc::new(RecordedPm::from_image(bytes));
+    let pm: Arc<dyn PmMedium> = Arc::clone(&recorded) as Arc<dyn PmMedium>;
     let mut maps = ModelledMap::open(Arc::clone(&pm), geometry, row, 1);
     maps.put(1, 600, 3, false).unwrap();
     maps.wal.close().unwrap();
-    ModelledMap::open(pm, geometry, row, 1)
+    (ModelledMap::open(pm, geometry, row, 1), recorded)
 }
 
 fn scan(maps: &ModelledMap) {
@@ -67,4 +72,22 @@ fn a_failed_change_amid_the_scan_leaves_the_blocks_of_the_table() {
         assert_eq!(maps.map.lookup(&inode, FileBlock(600)).unwrap(), old, "removal {is_removal}");
         assert_eq!(listed(&maps).unwrap(), 3, "removal {is_removal}");
     }
+}
+
+/// The table cannot be asked about a block of a change that failed: the block was not lost, it never came.
+#[test]
+fn a_hole_stays_a_hole_when_a_change_and_the_look_after_it_fail() {
+    let (maps, pm) = mounted_on_recorded();
+    scan(&maps);
+    let inode = maps.inode(1);
+    let place = maps.map.lookup(&inode, FileBlock(600)).unwrap();
+    let change = MapChange { inode, first: FileBlock(700), mappings: vec![place].into() };
+    let guard = maps.map.change(&mut Tx::new(), &[change], 0, &mut Default::default());
+    // Beyond the reach it is refused, and without a bit.
+    let Ok(guard) = guard else { panic!("block 700 does not fit") };
+    pm.poison(0..pm.size());
+    drop(guard);
+    pm.clear_poison();
+    assert_eq!(maps.map.lookup(&inode, FileBlock(700)).unwrap(), None);
+    assert_eq!(listed(&maps).unwrap(), 3);
 }
