@@ -1,4 +1,5 @@
-//! The blocks of files that PM holds, in memory: of each inode its pieces of 128 blocks with exact bits.
+//! The blocks of files that PM holds, in memory: of each inode its block, or its pieces of 128 blocks with
+//! exact bits.
 //!
 //! A block table that is the file map can tell where a block is, not that it is nowhere, nor which blocks a file has.
 //!
@@ -8,55 +9,148 @@
 //!
 //! Lock order: a shard's lock and the lock of the doubts are last locks.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
+use terrace_format::address::MAX_FILE_BLOCK;
 use terrace_format::{FileBlock, Ino};
 use terrace_runtime::sync::RwLock;
+use thin_vec::{ThinVec, thin_vec};
 
 const SHARDS: usize = 64;
 /// Blocks of a piece.
 const PIECE_BLOCKS: u64 = 128;
+/// Pieces of a list.
+const MAX_FEW: usize = 64;
 
-/// 128 blocks of a file.
+/// The bits of a piece.
+type Bits = [u32; 4];
+
+/// A piece with its number.
 #[derive(Debug, Clone, Copy)]
 struct Piece {
     number: u32,
-    bits: [u64; 2],
+    bits: Bits,
 }
 
-/// The pieces of a file, ascending; most files have one.
+/// The blocks of a file that PM holds; most files have one. Each form costs at most 64 bytes for a block, the entry of the
+/// shard's table included.
 #[derive(Debug)]
-enum Pieces {
-    One(Piece),
-    Many(Vec<Piece>),
+enum Blocks {
+    One(u32),
+    /// Ascending, at most [`MAX_FEW`].
+    Few(ThinVec<Piece>),
+    /// A list so long that insertions in its middle would cost more than a search.
+    #[expect(clippy::box_collection, reason = "a shard's entry is a third smaller for the pointer")]
+    Many(Box<BTreeMap<u32, Bits>>),
 }
 
-impl Pieces {
-    fn all(&self) -> &[Piece] {
+impl Blocks {
+    fn bits(&self, number: u32) -> Bits {
         match self {
-            Pieces::One(piece) => std::slice::from_ref(piece),
-            Pieces::Many(pieces) => pieces,
+            Blocks::One(only) => {
+                let (piece, word, bit) = place(FileBlock(u64::from(*only)));
+                let mut bits = [0; 4];
+                bits[word] = if piece == number { bit } else { 0 };
+                bits
+            }
+            Blocks::Few(pieces) => match pieces.binary_search_by_key(&number, |piece| piece.number) {
+                Ok(at) => pieces[at].bits,
+                Err(_) => [0; 4],
+            },
+            Blocks::Many(pieces) => pieces.get(&number).copied().unwrap_or_default(),
         }
     }
 
-    /// The bits of a piece, which is added when it is missing.
-    fn bits(&mut self, number: u32) -> &mut [u64; 2] {
-        if let Pieces::One(piece) = *self
-            && piece.number != number
+    /// Changes the bits of a piece; a piece without bits is none.
+    fn set_bits(&mut self, number: u32, bits: Bits) {
+        if let Blocks::One(only) = *self {
+            let piece = place(FileBlock(u64::from(only))).0;
+            *self = Blocks::Few(thin_vec![Piece { number: piece, bits: self.bits(piece) }]);
+        }
+        if let Blocks::Few(pieces) = self
+            && pieces.len() == MAX_FEW
+            && pieces.binary_search_by_key(&number, |piece| piece.number).is_err()
         {
-            *self = Pieces::Many(vec![piece]);
+            *self = Blocks::Many(Box::new(pieces.iter().map(|piece| (piece.number, piece.bits)).collect()));
         }
         match self {
-            Pieces::One(piece) => &mut piece.bits,
-            Pieces::Many(pieces) => {
-                let at = pieces.partition_point(|piece| piece.number < number);
-                if pieces.get(at).is_none_or(|piece| piece.number != number) {
-                    pieces.insert(at, Piece { number, bits: [0; 2] });
-                }
-                &mut pieces[at].bits
-            }
+            Blocks::One(_) => {}
+            Blocks::Few(pieces) => match pieces.binary_search_by_key(&number, |piece| piece.number) {
+                Ok(at) if bits == [0; 4] => _ = pieces.remove(at),
+                Ok(at) => pieces[at].bits = bits,
+                Err(_) if bits == [0; 4] => {}
+                Err(at) => pieces.insert(at, Piece { number, bits }),
+            },
+            Blocks::Many(pieces) if bits == [0; 4] => _ = pieces.remove(&number),
+            Blocks::Many(pieces) => _ = pieces.insert(number, bits),
         }
     }
+
+    fn contains(&self, block: FileBlock) -> bool {
+        let (number, word, bit) = place(block);
+        self.bits(number)[word] & bit != 0
+    }
+
+    /// Adds a block; false if it was there.
+    fn insert(&mut self, block: FileBlock) -> bool {
+        let (number, word, bit) = place(block);
+        let mut bits = self.bits(number);
+        let is_new = bits[word] & bit == 0;
+        bits[word] |= bit;
+        if is_new {
+            self.set_bits(number, bits);
+        }
+        is_new
+    }
+
+    /// Takes a block out; false if it was not there.
+    fn remove(&mut self, block: FileBlock) -> bool {
+        let (number, word, bit) = place(block);
+        let mut bits = self.bits(number);
+        let was_there = bits[word] & bit != 0;
+        bits[word] &= !bit;
+        if was_there {
+            self.set_bits(number, bits);
+        }
+        was_there
+    }
+
+    fn is_empty(&self) -> bool {
+        match self {
+            Blocks::One(_) => false,
+            Blocks::Few(pieces) => pieces.is_empty(),
+            Blocks::Many(pieces) => pieces.is_empty(),
+        }
+    }
+
+    /// The next blocks from `from` on, ascending.
+    fn from(&self, from: FileBlock) -> impl Iterator<Item = FileBlock> {
+        let first = place(from).0;
+        let (only, few, many) = match self {
+            Blocks::One(only) => (Some(FileBlock(u64::from(*only))), &[][..], None),
+            Blocks::Few(pieces) => {
+                let begin = pieces.partition_point(|piece| piece.number < first);
+                (None, &pieces[begin..], None)
+            }
+            Blocks::Many(pieces) => (None, &[][..], Some(pieces.range(first..))),
+        };
+        let few = few.iter().map(|piece| (piece.number, piece.bits));
+        let many = many.into_iter().flatten().map(|(number, bits)| (*number, *bits));
+        let of_pieces = few.chain(many).flat_map(|(number, bits)| blocks_of(number, bits));
+        only.into_iter().chain(of_pieces).filter(move |block| *block >= from)
+    }
+}
+
+/// The blocks of a piece, ascending.
+fn blocks_of(number: u32, bits: Bits) -> impl Iterator<Item = FileBlock> {
+    (0..).zip(bits).flat_map(move |(word, mut bits)| {
+        std::iter::from_fn(move || {
+            let bit = (bits != 0).then(|| u64::from(bits.trailing_zeros()))?;
+            bits &= bits - 1;
+            Some(FileBlock(u64::from(number) * PIECE_BLOCKS + 32 * word + bit))
+        })
+    })
 }
 
 /// Inode numbers are spread already by the shards; the multiplication spreads the rest.
@@ -75,13 +169,13 @@ impl Hasher for InoHasher {
     }
 }
 
-type Shard = HashMap<u32, Pieces, BuildHasherDefault<InoHasher>>;
+type Shard = HashMap<u32, Blocks, BuildHasherDefault<InoHasher>>;
 
 /// The blocks of all files that PM holds.
 #[derive(Debug)]
 pub struct Presence {
     shards: Vec<RwLock<Shard>>,
-    /// Blocks whose bits say that they may be there, until the next mount. A failing medium makes them, so they are few.
+    /// Blocks with a bit that the table could not confirm, until the next mount. Each comes from a medium error.
     doubts: RwLock<HashSet<(Ino, FileBlock)>>,
 }
 
@@ -93,9 +187,9 @@ impl Default for Presence {
 }
 
 /// The piece of a block, the word in it, and the bit in that.
-fn place(block: FileBlock) -> (u32, usize, u64) {
+fn place(block: FileBlock) -> (u32, usize, u32) {
     let within = block.0 % PIECE_BLOCKS;
-    ((block.0 / PIECE_BLOCKS) as u32, (within / 64) as usize, 1 << (within % 64))
+    ((block.0 / PIECE_BLOCKS) as u32, (within / 32) as usize, 1 << (within % 32))
 }
 
 impl Presence {
@@ -105,21 +199,16 @@ impl Presence {
 
     /// Whether PM holds a block.
     pub fn contains(&self, ino: Ino, block: FileBlock) -> bool {
-        let (number, word, bit) = place(block);
-        let shard = self.shard(ino).read();
-        let Some(pieces) = shard.get(&(ino.0 as u32)) else { return false };
-        let pieces = pieces.all();
-        let at = pieces.partition_point(|piece| piece.number < number);
-        pieces.get(at).is_some_and(|piece| piece.number == number && piece.bits[word] & bit != 0)
+        self.shard(ino).read().get(&(ino.0 as u32)).is_some_and(|blocks| blocks.contains(block))
     }
 
-    /// Adds a block that may be there: nobody could tell.
+    /// Adds a block without knowledge of an entry for it.
     pub fn doubt(&self, ino: Ino, block: FileBlock) {
         self.doubts.write().insert((ino, block));
         self.insert(ino, block);
     }
 
-    /// Whether a block must be in the table: its bit is set, and nothing is known against it.
+    /// Whether a block must be in the table: its bit is set and not in doubt.
     pub fn requires(&self, ino: Ino, block: FileBlock) -> bool {
         self.contains(ino, block) && !self.doubts.read().contains(&(ino, block))
     }
@@ -137,35 +226,30 @@ impl Presence {
     /// Adds a block if a condition holds, which is judged under the lock of the file's bits: a change of the block takes
     /// this lock afterwards or has made the condition false.
     pub fn insert_if(&self, ino: Ino, block: FileBlock, condition: impl FnOnce() -> bool) -> bool {
-        let (number, word, bit) = place(block);
+        assert!(block <= MAX_FILE_BLOCK, "block {block} of inode {ino} lies in PM");
         let mut shard = self.shard(ino).write();
         if !condition() {
             return false;
         }
-        let pieces = shard.entry(ino.0 as u32).or_insert_with(|| Pieces::One(Piece { number, bits: [0; 2] }));
-        let bits = pieces.bits(number);
-        let is_new = bits[word] & bit == 0;
-        bits[word] |= bit;
-        is_new
+        match shard.entry(ino.0 as u32) {
+            Entry::Occupied(mut blocks) => blocks.get_mut().insert(block),
+            Entry::Vacant(vacant) => {
+                vacant.insert(Blocks::One(block.0 as u32));
+                true
+            }
+        }
     }
 
     /// Takes a block out; false if it was not there.
     pub fn remove(&self, ino: Ino, block: FileBlock) -> bool {
-        let (number, word, bit) = place(block);
         let mut shard = self.shard(ino).write();
-        let Some(pieces) = shard.get_mut(&(ino.0 as u32)) else { return false };
-        let Ok(at) = pieces.all().binary_search_by_key(&number, |piece| piece.number) else { return false };
-        let (was_there, is_empty) = match pieces {
-            Pieces::One(piece) => clear(&mut piece.bits, word, bit),
-            Pieces::Many(all) => {
-                let (was_there, is_empty) = clear(&mut all[at].bits, word, bit);
-                if is_empty {
-                    all.remove(at);
-                }
-                (was_there, all.is_empty())
-            }
+        let Some(blocks) = shard.get_mut(&(ino.0 as u32)) else { return false };
+        // The only block goes with its file.
+        let was_there = match blocks {
+            Blocks::One(only) => u64::from(*only) == block.0,
+            _ => blocks.remove(block),
         };
-        if is_empty {
+        if was_there && (matches!(blocks, Blocks::One(_)) || blocks.is_empty()) {
             shard.remove(&(ino.0 as u32));
         }
         was_there
@@ -180,38 +264,11 @@ impl Presence {
         most: usize,
         out: &mut Vec<FileBlock>,
     ) -> Option<FileBlock> {
-        let full = out.len() + most;
         let shard = self.shard(ino).read();
-        let pieces = shard.get(&(ino.0 as u32)).map_or(&[][..], Pieces::all);
-        let first = place(from).0;
-        let begin = pieces.partition_point(|piece| piece.number < first);
-        for piece in &pieces[begin..] {
-            let start = u64::from(piece.number) * PIECE_BLOCKS;
-            for (word, mut bits) in (0..).zip(piece.bits) {
-                while bits != 0 {
-                    let block = FileBlock(start + 64 * word + u64::from(bits.trailing_zeros()));
-                    bits &= bits - 1;
-                    if block >= to {
-                        return None;
-                    }
-                    if block >= from {
-                        if out.len() == full {
-                            return Some(block);
-                        }
-                        out.push(block);
-                    }
-                }
-            }
-        }
-        None
+        let mut blocks = shard.get(&(ino.0 as u32))?.from(from).take_while(|block| *block < to);
+        out.extend(blocks.by_ref().take(most));
+        blocks.next()
     }
-}
-
-/// Clears a bit: whether it was set, and whether the piece is empty now.
-fn clear(bits: &mut [u64; 2], word: usize, bit: u64) -> (bool, bool) {
-    let was_set = bits[word] & bit != 0;
-    bits[word] &= !bit;
-    (was_set, *bits == [0; 2])
 }
 
 #[cfg(test)]
@@ -227,7 +284,8 @@ mod tests {
         let (presence, mut model) = (Presence::default(), BTreeSet::new());
         for _ in 0..20_000 {
             let ino = rng.random_range(1..5u64);
-            let block = rng.random_range(0..6u64) * 1000 + rng.random_range(0..140);
+            let block =
+                rng.random_range(0..6u64) * 1000 + rng.random_range(0..if ino == 1 { 2 } else { 140 });
             let (key, file, at) = ((ino, block), Ino(ino), FileBlock(block));
             match rng.random_range(0..3) {
                 0 => assert_eq!(presence.insert(file, at), model.insert(key)),
@@ -236,9 +294,9 @@ mod tests {
             }
             assert_eq!(presence.contains(file, at), model.contains(&key));
             assert_eq!(presence.requires(file, at), model.contains(&key));
-            let mut of_file = model.range((ino, block)..(ino, 9000)).map(|(_, block)| FileBlock(*block));
+            let mut of_file = model.range((ino, block)..(ino, 900_000)).map(|(_, block)| FileBlock(*block));
             let mut found = Vec::new();
-            let next = presence.list(file, (at, FileBlock(9000)), 3, &mut found);
+            let next = presence.list(file, (at, FileBlock(900_000)), 3, &mut found);
             assert_eq!(found, of_file.by_ref().take(3).collect::<Vec<_>>());
             assert_eq!(next, of_file.next());
             assert_eq!(presence.is_empty(file), model.range((ino, 0)..(ino + 1, 0)).next().is_none());

@@ -12,6 +12,7 @@ mod metadata_below;
 mod pm_primitives;
 mod pm_reads;
 mod predictor_cost;
+mod presence_cost;
 mod sequential_read;
 
 use std::ffi::OsString;
@@ -92,6 +93,12 @@ const MICROS: &[Micro] = &[
         arguments: "[ROUNDS] | count static|resting|predictive OPERATION NUMBER",
         sentence: "Time, or instructions, that predictors add to an operation of 4 KiB.",
         run: predictor_cost::run,
+    },
+    Micro {
+        name: "presence_cost",
+        arguments: "",
+        sentence: "Memory and times of the blocks that memory knows beside a block table that is the file map.",
+        run: presence_cost::run,
     },
     Micro {
         name: "sequential_read",
