@@ -81,7 +81,7 @@ type Shard = HashMap<u32, Pieces, BuildHasherDefault<InoHasher>>;
 #[derive(Debug)]
 pub struct Presence {
     shards: Vec<RwLock<Shard>>,
-    /// Blocks whose bits say that they may be there, until the next mount. A failing medium makes them, so they are few.
+    /// Blocks that the table could not be asked about: bits in doubt, until the next mount. Only a failing medium makes doubts.
     doubts: RwLock<HashSet<(Ino, FileBlock)>>,
 }
 
@@ -113,13 +113,24 @@ impl Presence {
         pieces.get(at).is_some_and(|piece| piece.number == number && piece.bits[word] & bit != 0)
     }
 
+    /// The blocks of a sixteen that PM holds: bit i is block 16 × `sixteen` + i.
+    pub fn sixteen(&self, ino: Ino, sixteen: u64) -> u16 {
+        assert!(sixteen >> 28 == 0, "file blocks have 32 bits: sixteen {sixteen}");
+        let (number, word, bit) = place(FileBlock(sixteen * 16));
+        let shard = self.shard(ino).read();
+        let pieces = shard.get(&(ino.0 as u32)).map_or(&[][..], Pieces::all);
+        let at = pieces.partition_point(|piece| piece.number < number);
+        let piece = pieces.get(at).filter(|piece| piece.number == number);
+        piece.map_or(0, |piece| (piece.bits[word] >> bit.trailing_zeros()) as u16)
+    }
+
     /// Adds a block that may be there: nobody could tell.
     pub fn doubt(&self, ino: Ino, block: FileBlock) {
         self.doubts.write().insert((ino, block));
         self.insert(ino, block);
     }
 
-    /// Whether a block must be in the table: its bit is set, and nothing is known against it.
+    /// Whether a block must be in the table: its bit is set and not in doubt.
     pub fn requires(&self, ino: Ino, block: FileBlock) -> bool {
         self.contains(ino, block) && !self.doubts.read().contains(&(ino, block))
     }
@@ -236,6 +247,10 @@ mod tests {
             }
             assert_eq!(presence.contains(file, at), model.contains(&key));
             assert_eq!(presence.requires(file, at), model.contains(&key));
+            let sixteen = block / 16 * 16..block / 16 * 16 + 16;
+            let bits = sixteen.map(|block| u16::from(model.contains(&(ino, block))));
+            let bits = bits.rev().fold(0, |bits, bit| bits << 1 | bit);
+            assert_eq!(presence.sixteen(file, block / 16), bits);
             let mut of_file = model.range((ino, block)..(ino, 9000)).map(|(_, block)| FileBlock(*block));
             let mut found = Vec::new();
             let next = presence.list(file, (at, FileBlock(9000)), 3, &mut found);
