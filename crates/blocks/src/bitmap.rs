@@ -84,8 +84,13 @@ impl Bitmap {
 
     /// Whether the 16 bits from a multiple of 16 on are all members.
     pub fn has_sixteen(&self, bit: u64) -> bool {
+        self.sixteen(bit) == 0xffff
+    }
+
+    /// The members among the 16 bits from a multiple of 16 on, the lowest one in bit 0.
+    pub fn sixteen(&self, bit: u64) -> u16 {
         assert!(bit.is_multiple_of(16), "group of bits at {bit}");
-        self.words.get((bit / 64) as usize).is_some_and(|word| word >> (bit % 64) & 0xffff == 0xffff)
+        self.words.get((bit / 64) as usize).map_or(0, |word| (word >> (bit % 64)) as u16)
     }
 
     /// Takes the lowest member.

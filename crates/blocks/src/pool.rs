@@ -19,6 +19,7 @@ use terrace_runtime::sync::{LockKind, Mutex, RankedMutex};
 use terrace_wal::{Error, Result, Wal};
 
 mod accounts;
+mod choose;
 mod claim;
 mod quarantine;
 mod scan;
@@ -144,7 +145,7 @@ impl BlockPool {
             page_groups: 0,
         };
         let hashed = key.map(|key| Hashed {
-            homes: Homes::new(key, first, PmBlock(count)),
+            homes: Homes::of(&geometry, key),
             presence: Presence::default(),
             known: AtomicU8::new(Known::Part as u8),
         });

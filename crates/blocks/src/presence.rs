@@ -202,6 +202,15 @@ impl Presence {
         self.shard(ino).read().get(&(ino.0 as u32)).is_some_and(|blocks| blocks.contains(block))
     }
 
+    /// The blocks of a sixteen that PM holds: bit i is block 16 × `sixteen` + i.
+    pub fn sixteen(&self, ino: Ino, sixteen: u64) -> u16 {
+        assert!(sixteen >> 28 == 0, "file blocks have 32 bits: sixteen {sixteen}");
+        let (number, word, bit) = place(FileBlock(sixteen * 16));
+        let shard = self.shard(ino).read();
+        let bits = shard.get(&(ino.0 as u32)).map_or([0; 4], |blocks| blocks.bits(number));
+        (bits[word] >> bit.trailing_zeros()) as u16
+    }
+
     /// Adds a block without knowledge of an entry for it.
     pub fn doubt(&self, ino: Ino, block: FileBlock) {
         self.doubts.write().insert((ino, block));
@@ -294,6 +303,10 @@ mod tests {
             }
             assert_eq!(presence.contains(file, at), model.contains(&key));
             assert_eq!(presence.requires(file, at), model.contains(&key));
+            let sixteen = block / 16 * 16..block / 16 * 16 + 16;
+            let bits = sixteen.map(|block| u16::from(model.contains(&(ino, block))));
+            let bits = bits.rev().fold(0, |bits, bit| bits << 1 | bit);
+            assert_eq!(presence.sixteen(file, block / 16), bits);
             let mut of_file = model.range((ino, block)..(ino, 900_000)).map(|(_, block)| FileBlock(*block));
             let mut found = Vec::new();
             let next = presence.list(file, (at, FileBlock(900_000)), 3, &mut found);

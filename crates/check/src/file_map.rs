@@ -11,6 +11,6 @@ pub(crate) fn walk_file_map(checker: &mut Checker<'_>, record: &mut InodeRecord)
     match checker.geometry.map {
         MapKind::Radix => checker.radix_map(record),
         MapKind::Extent => walk_extents(checker, record),
-        MapKind::HashfsLinear => walk_table_map(checker, record),
+        MapKind::HashfsLinear | MapKind::Hashfs => walk_table_map(checker, record),
     }
 }

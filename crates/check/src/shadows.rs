@@ -24,7 +24,7 @@ impl Checker<'_> {
     pub(crate) fn shadowed(&mut self, record: &InodeRecord, first: u64, count: u32) -> Shadows {
         match self.geometry.map {
             MapKind::Radix => shadowed_by_radix(self, record, first, count),
-            MapKind::HashfsLinear => {
+            MapKind::HashfsLinear | MapKind::Hashfs => {
                 let mut shadows = Shadows::default();
                 let end = first.saturating_add(count.min(128).into());
                 for found in table_blocks_in(self, record, (first, end)) {

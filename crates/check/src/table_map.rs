@@ -33,9 +33,9 @@ fn table_map(checker: &mut Checker<'_>) -> Rc<TableMap> {
         }
     }
     blocks.sort_unstable_by_key(|found| (found.ino, found.block, found.place));
-    let homes = Homes::new(checker.superblock.hash_key, first, PmBlock(end));
+    let homes = Homes::of(&checker.geometry, checker.superblock.hash_key);
     let reach = checker.word(checker.geometry.map_reach()).unwrap_or(0);
-    let most = homes.slots().next_power_of_two();
+    let most = homes.most_reach();
     if reach == 0 || reach > most {
         checker.report(Code::HashReach, || format!("{reach} of at most {most}"));
     }

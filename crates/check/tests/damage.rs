@@ -15,6 +15,7 @@ use terrace_check::{CODES, Options, PoolView, check};
 use terrace_format::geometry::ROOTS_BLOCK;
 use terrace_format::inode::{InodeSlot, flag, pack_root};
 use terrace_format::keys::Key;
+use terrace_format::map_kind::MapKind;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino, PmOffset};
 use terrace_runtime::sync::RwLock;
 
@@ -35,7 +36,12 @@ fn each_single_damage_gives_its_code() {
             seen.push(*code);
         }
     }
-    for (sound, damages) in [(sound.clone().with_extents(), EXTENTS), (sound.with_table_map(), TABLE_MAP)] {
+    let maps = [
+        (sound.clone().with_extents(), EXTENTS),
+        (sound.clone().with_table_map(MapKind::HashfsLinear), TABLE_MAP),
+        (sound.with_table_map(MapKind::Hashfs), TABLE_MAP),
+    ];
+    for (sound, damages) in maps {
         assert_eq!(sound.check().findings, []);
         for (row, (code, damage)) in damages.iter().enumerate() {
             let mut image = sound.clone();

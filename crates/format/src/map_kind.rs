@@ -1,6 +1,6 @@
 //! Kinds of file maps: the number in the superblock, and the feature bit that goes with it.
 
-use crate::version::{EXTENT_MAP, HASHFS_LINEAR_MAP, RADIX_MAP};
+use crate::version::{EXTENT_MAP, HASHFS_LINEAR_MAP, HASHFS_MAP, RADIX_MAP};
 
 /// A kind of file map. A pool has one kind; mkfs chooses it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -13,11 +13,13 @@ pub enum MapKind {
     Extent = 2,
     /// The block table as hash table of all files, with linear probing.
     HashfsLinear = 4,
+    /// As [`MapKind::HashfsLinear`], with homes in groups of 16 slots.
+    Hashfs = 5,
 }
 
 impl MapKind {
     /// All kinds, by their numbers.
-    pub const ALL: &[MapKind] = &[MapKind::Radix, MapKind::Extent, MapKind::HashfsLinear];
+    pub const ALL: &[MapKind] = &[MapKind::Radix, MapKind::Extent, MapKind::HashfsLinear, MapKind::Hashfs];
 
     /// The number in the superblock.
     pub const fn id(self) -> u8 {
@@ -35,12 +37,13 @@ impl MapKind {
             MapKind::Radix => RADIX_MAP,
             MapKind::Extent => EXTENT_MAP,
             MapKind::HashfsLinear => HASHFS_LINEAR_MAP,
+            MapKind::Hashfs => HASHFS_MAP,
         }
     }
 
     /// Whether the block table is the map.
     pub const fn is_table(self) -> bool {
-        matches!(self, MapKind::HashfsLinear)
+        matches!(self, MapKind::HashfsLinear | MapKind::Hashfs)
     }
 
     /// The features of all kinds: a pool has one of them.

@@ -77,6 +77,11 @@ pub const INCOMPATIBLE: &[FeatureRow] = &[
         name: "hashfs-linear-map",
         sentence: "the block table is the map of PM-resident blocks, a hash table with linear probing",
     },
+    FeatureRow {
+        bit: HASHFS_MAP,
+        name: "hashfs-map",
+        sentence: "the block table is the map of PM-resident blocks, a hash table of groups of 16 slots",
+    },
 ];
 /// Incompatible feature: the radix map.
 pub const RADIX_MAP: u64 = 1;
@@ -96,6 +101,8 @@ pub const DATA_CHECKSUMS: u64 = 64;
 pub const EXTENT_MAP: u64 = 128;
 /// Incompatible feature: the block table as map, in place of the radix map. Set by mkfs when asked for.
 pub const HASHFS_LINEAR_MAP: u64 = 512;
+/// Incompatible feature: the block table as map with homes in groups. Set by mkfs when asked for.
+pub const HASHFS_MAP: u64 = 1024;
 /// Features that a writer must know (superblock `read_only_compatible`).
 pub const READ_ONLY_COMPATIBLE: &[FeatureRow] = &[];
 /// Features that may be ignored (superblock `compatible`).

@@ -1,8 +1,7 @@
-//! HashFS as published: the block table is the map ([HashFS] section 3.2; docs/format.md "HashFS").
+//! HashFS as published, and in groups: the block table is the map ([HashFS] section 3.2; docs/format.md "HashFS").
 //!
 //! Slot i of the table is PM block i. The home of a file block is a keyed hash; a block lies in the first free slot of its
-//! sequence, which goes on with the next slot, after the last one with the first. A look-up compares owner words. Nothing
-//! but the owners of its blocks is logged for a change.
+//! sequence (`format::homes`). A look-up compares owner words. Nothing but the owners of its blocks is logged for a change.
 //!
 //! A search never ends at a free slot, so nothing that a crash takes back can cut it, and there are no tombstones.
 //! Instead memory knows which blocks are there (`blocks::presence`): a search for any other block ends at its first line.
@@ -17,18 +16,19 @@ use crate::file_map::{
     Exchange, FileMap, Freed, MapChange, MapGuard, MapInode, MapRecord, Mapped, Mapping, PresenceChange,
     Raise, Witness,
 };
+use crate::hashfs_search::TableSearch;
 use crate::map_row::MapRow;
 use crate::pages::Pages;
 use std::sync::Arc;
 use terrace_blocks::pool::{Hashed, Known};
 use terrace_blocks::{BlockPool, Claim, Presence};
-use terrace_format::address::{LINE_SIZE, MAX_FILE_BLOCK};
+use terrace_format::address::MAX_FILE_BLOCK;
+use terrace_format::homes::Placement;
 use terrace_format::inode::InodeSlot;
 use terrace_format::map_kind::MapKind;
-use terrace_format::table::{Entry, Owner, TABLE_ENTRY_SIZE};
 use terrace_format::{Corrupt, FileBlock, Ino, PmBlock};
 use terrace_runtime::sync::Mutex;
-use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
+use terrace_runtime::sync::atomic::AtomicU64;
 use terrace_wal::{Error, MapRoom, Result, Tx};
 use zerocopy::little_endian::U64;
 
@@ -40,16 +40,20 @@ pub(crate) const ROW: MapRow = MapRow {
     make: |blocks| Ok(Box::new(HashfsMap::open(Arc::clone(blocks))?)),
 };
 
-/// Entries in a line of the block table.
-const LINE_ENTRIES: u64 = LINE_SIZE / TABLE_ENTRY_SIZE;
+/// The row of the same map with homes in groups.
+pub(crate) const GROUPS_ROW: MapRow = MapRow {
+    kind: MapKind::Hashfs,
+    name: "hashfs",
+    sentence: "As hashfs-linear, 16 blocks side by side; the fast tier cannot grow",
+    make: ROW.make,
+};
+
 /// Homes that are computed together.
 const BATCH: usize = 16;
 
 /// The block table as file map.
 pub struct HashfsMap {
-    pages: Pages,
-    /// `map_reach` as stored.
-    reach: AtomicU64,
+    table: TableSearch,
     /// Held while `map_reach` is raised.
     raising: Mutex<()>,
 }
@@ -65,10 +69,11 @@ impl HashfsMap {
         let mut word = [U64::ZERO];
         pages.table_words(at, &mut word)?;
         let [reach] = word.map(U64::get);
-        let map = HashfsMap { pages, reach: AtomicU64::new(reach), raising: Mutex::new(()) };
-        let slots = map.hashed()?.homes.slots();
-        if reach == 0 || reach > slots.next_power_of_two() {
-            let expected = format!("1 to {}", slots.next_power_of_two());
+        let table = TableSearch { pages, reach: AtomicU64::new(reach) };
+        let map = HashfsMap { table, raising: Mutex::new(()) };
+        let most = map.hashed()?.homes.most_reach();
+        if reach == 0 || reach > most {
+            let expected = format!("1 to {most}");
             return Err(Corrupt::new("map reach", expected, reach.to_string()).into());
         }
         Ok(map)
@@ -76,60 +81,7 @@ impl HashfsMap {
 
     fn hashed(&self) -> Result<&Hashed> {
         let missing = || Corrupt::new("block pool", "homes of file blocks", "none").into();
-        self.pages.blocks.hashed().ok_or_else(missing)
-    }
-
-    /// The mapping of a block whose home is known.
-    fn find(&self, hashed: &Hashed, ino: Ino, block: FileBlock, home: PmBlock) -> Result<Option<Mapping>> {
-        // Before the search: the scan may end during it.
-        let known = hashed.known();
-        let is_absent = || known == Known::All && !hashed.presence.contains(ino, block);
-        let found = self.search(hashed, (ino, block), home, &is_absent)?;
-        if found.is_none() && hashed.presence.requires(ino, block) {
-            let reach = self.reach.load(Ordering::Acquire);
-            let site = format!("block table, block {block} of inode {ino}");
-            return Err(
-                Corrupt::new(site, format!("an entry within {reach} slots from {home}"), "none").into()
-            );
-        }
-        Ok(found)
-    }
-
-    /// Searches the table as far as the reach; to the end of the first line where the block is absent.
-    fn search(
-        &self,
-        hashed: &Hashed,
-        (ino, block): (Ino, FileBlock),
-        home: PmBlock,
-        is_absent: &dyn Fn() -> bool,
-    ) -> Result<Option<Mapping>> {
-        let key = Owner::File { ino, block, unwritten: false }.encode() >> 1;
-        let most = self.reach.load(Ordering::Acquire).min(hashed.homes.slots());
-        let mut distance = 0;
-        while distance < most {
-            let slot = hashed.homes.slot(home, distance);
-            // To the end of the line, or of the table.
-            let count = (LINE_ENTRIES - slot.0 % LINE_ENTRIES)
-                .min(self.pages.blocks.end_block().0 - slot.0)
-                .min(most - distance);
-            let mut words = [[U64::ZERO; 2]; LINE_ENTRIES as usize];
-            let (words, _) = words.split_at_mut(count as usize);
-            let at = self.pages.blocks.wal().geometry().table_entry(slot);
-            self.pages.table_words(at, words.as_flattened_mut())?;
-            for (slot, entry) in (slot.0..).zip(&*words) {
-                let entry = entry.map(U64::get);
-                if entry[0] >> 1 == key
-                    && let Some(Owner::File { unwritten, .. }) = Entry::decode(entry).map(|entry| entry.owner)
-                {
-                    return Ok(Some(Mapping { block: PmBlock(slot), unwritten }));
-                }
-            }
-            if distance == 0 && is_absent() {
-                return Ok(None);
-            }
-            distance += count;
-        }
-        Ok(None)
+        self.table.pages.blocks.hashed().ok_or_else(missing)
     }
 
     /// The least reach with which a change fits; `None` when it fits.
@@ -139,7 +91,7 @@ impl HashfsMap {
             let slot = mapping.as_ref()?.block;
             Some(hashed.homes.distance(hashed.homes.home(change.inode.ino, block), slot))
         });
-        distances.max().map(|most| most + 1).filter(|needed| *needed > self.reach.load(Ordering::Acquire))
+        distances.max().map(|most| most + 1).filter(|needed| *needed > self.table.reach())
     }
 
     fn room(&self, change: &MapChange, needed: u64) -> MapRoom {
@@ -172,13 +124,13 @@ impl HashfsMap {
 
 impl Witness for HashfsMap {
     fn presence(&self) -> Option<&Presence> {
-        self.pages.blocks.hashed().map(|hashed| &hashed.presence)
+        self.table.pages.blocks.hashed().map(|hashed| &hashed.presence)
     }
 
     fn has_entry(&self, ino: Ino, block: FileBlock) -> Result<bool> {
         let hashed = self.hashed()?;
         let home = hashed.homes.home(ino, block);
-        Ok(self.search(hashed, (ino, block), home, &|| false)?.is_some())
+        Ok(self.table.search(hashed, (ino, block), home, &|| false)?.is_some())
     }
 }
 
@@ -188,7 +140,7 @@ impl FileMap for HashfsMap {
             return Ok(None);
         }
         let hashed = self.hashed()?;
-        self.find(hashed, inode.ino, block, hashed.homes.home(inode.ino, block))
+        self.table.find(hashed, inode.ino, block, hashed.homes.home(inode.ino, block))
     }
 
     fn lookup_run(&self, inode: &MapInode, first: FileBlock, out: &mut [Option<Mapping>]) -> Result<()> {
@@ -196,13 +148,16 @@ impl FileMap for HashfsMap {
         let end = first.0.saturating_add(out.len() as u64).min(MAX_FILE_BLOCK.0 + 1);
         let (out, behind) = out.split_at_mut(end.saturating_sub(first.0) as usize);
         behind.fill(None);
+        if hashed.homes.placement() == Placement::Groups {
+            return self.table.find_sixteens(hashed, inode.ino, first, out);
+        }
         let mut homes = [0; BATCH];
         for (number, part) in out.chunks_mut(BATCH).enumerate() {
             let first = first.plus((number * BATCH) as u64);
             let (homes, _) = homes.split_at_mut(part.len());
             hashed.homes.homes(inode.ino, first, homes);
             for (index, (out, home)) in (0..).zip(part.iter_mut().zip(&*homes)) {
-                *out = self.find(hashed, inode.ino, first.plus(index), PmBlock(*home))?;
+                *out = self.table.find(hashed, inode.ino, first.plus(index), PmBlock(*home))?;
             }
         }
         Ok(())
@@ -222,13 +177,13 @@ impl FileMap for HashfsMap {
             Known::All => {}
             Known::Part => return Err(Error::TableUnread),
             // A line that could not be read: its error names the place.
-            Known::Doubtful => self.pages.blocks.unreadable().map_or(Ok(()), Err)?,
+            Known::Doubtful => self.table.pages.blocks.unreadable().map_or(Ok(()), Err)?,
         }
         let mut blocks = Vec::new();
         let next = hashed.presence.list(inode.ino, (from, to), most, &mut blocks);
         for block in blocks {
             let home = hashed.homes.home(inode.ino, block);
-            if let Some(mapping) = self.find(hashed, inode.ino, block, home)? {
+            if let Some(mapping) = self.table.find(hashed, inode.ino, block, home)? {
                 out.push((block, mapping));
             }
         }
@@ -253,14 +208,14 @@ impl FileMap for HashfsMap {
         _: &mut Claim<'_>,
     ) -> Result<MapGuard<'_>> {
         let raising = self.raising.lock();
-        let (reach, needed) = (self.reach.load(Ordering::Acquire), room.runs as u64);
+        let (reach, needed) = (self.table.reach(), room.runs as u64);
         if needed <= reach {
             return Ok(MapGuard::default());
         }
-        let most = self.hashed()?.homes.slots().next_power_of_two();
+        let most = self.hashed()?.homes.most_reach();
         let new = needed.next_power_of_two().min(most);
-        tx.write_u64(self.pages.blocks.wal().geometry().map_reach(), new);
-        Ok(MapGuard::raising(Raise { word: &self.reach, new, _lock: raising }))
+        tx.write_u64(self.table.pages.blocks.wal().geometry().map_reach(), new);
+        Ok(MapGuard::raising(Raise { word: &self.table.reach, new, _lock: raising }))
     }
 
     fn record(&self) -> MapRecord {

@@ -13,6 +13,7 @@
 pub mod extent;
 pub mod file_map;
 pub mod hashfs;
+mod hashfs_search;
 pub mod inode_file;
 pub mod map_row;
 pub mod radix_tree;

@@ -66,6 +66,15 @@ impl Pages {
         Ok(self.pm.read(offset, into.as_mut_bytes())?)
     }
 
+    /// Reads entries of the block table, which match their checksums.
+    #[inline]
+    pub fn table_entries(&self, offset: PmOffset, into: &mut [[u64; 2]]) -> Result<()> {
+        self.checksums.ensure_range(offset, into.len() * 16)?;
+        self.pm.read(offset, into.as_mut_bytes())?;
+        into.as_flattened_mut().iter_mut().for_each(|word| *word = u64::from_le(*word));
+        Ok(())
+    }
+
     /// Checks that a page about to be changed or freed has the owner that it must have; `page` names it in the error.
     pub fn check_owner(
         &self,

@@ -7,7 +7,7 @@ use crate::{extent, hashfs, radix_tree};
 use terrace_format::map_kind::MapKind;
 
 /// All file maps, by number. The first one is the map of a new pool without another choice.
-pub const MAPS: &[MapRow] = &[radix_tree::ROW, extent::ROW, hashfs::ROW];
+pub const MAPS: &[MapRow] = &[radix_tree::ROW, extent::ROW, hashfs::ROW, hashfs::GROUPS_ROW];
 
 const _: () = assert!(MAPS.len() == MapKind::ALL.len(), "the format knows as many file maps");
 
@@ -17,6 +17,7 @@ pub fn row_of(kind: MapKind) -> &'static MapRow {
         MapKind::Radix => &radix_tree::ROW,
         MapKind::Extent => &extent::ROW,
         MapKind::HashfsLinear => &hashfs::ROW,
+        MapKind::Hashfs => &hashfs::GROUPS_ROW,
     }
 }
 

@@ -17,6 +17,7 @@ use terrace_format::checksum::crc32c;
 use terrace_format::device::{SummaryEntry, encode_summary};
 use terrace_format::geometry::{SUPERBLOCK_BLOCKS, SUPERBLOCK_COPIES};
 use terrace_format::inode::InodeSlot;
+use terrace_format::map_kind::MapKind;
 use terrace_format::seal::SealKey;
 use terrace_format::superblock::Superblock;
 use terrace_format::version::KEYED_SEALS;
@@ -87,7 +88,9 @@ fn read_file(fs: &terrace_engine::Engine, ino: u64) -> Option<Vec<u8>> {
 fn every_repairable_damage_is_repaired() {
     repair_all(&full(), &ALL);
     repair_all(&full().with_extents(), &[EXTENTS]);
-    repair_all(&full().with_table_map(), &[TABLE_MAP]);
+    for map in [MapKind::HashfsLinear, MapKind::Hashfs] {
+        repair_all(&full().with_table_map(map), &[TABLE_MAP]);
+    }
 }
 
 /// Repairs each damage of some tables, and looks at the pool afterwards.

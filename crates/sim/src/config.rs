@@ -123,7 +123,7 @@ impl Config {
     pub fn atomic_blocks(&self) -> u64 {
         match self.file_map() {
             MapKind::Radix => 56,
-            MapKind::HashfsLinear => 74,
+            MapKind::HashfsLinear | MapKind::Hashfs => 74,
             MapKind::Extent => 45,
         }
     }

@@ -264,6 +264,10 @@ pub const CONFIGS: &[Config] = &[
         trouble: Trouble::POWER_AND_FAULTS,
         ..PREDICTIVE
     },
+    Config { name: "hashfs", map: MapKind::Hashfs, ..POWER },
+    Config { name: "hashfs-dram", map: MapKind::Hashfs, ..POWER_DRAM },
+    Config { name: "hashfs-full", map: MapKind::Hashfs, device_blocks: 512, tree: FULL, ..POWER },
+    Config { name: "hashfs-faults", map: MapKind::Hashfs, trouble: Trouble::POWER_AND_FAULTS, ..PREDICTIVE },
     SPILL,
     Config {
         name: "faults-spill-dram",

@@ -31,7 +31,7 @@ pub fn is_table_map() -> bool {
 pub fn atomic_blocks() -> usize {
     match map_under_test() {
         MapKind::Radix => 56,
-        MapKind::HashfsLinear => 74,
+        MapKind::HashfsLinear | MapKind::Hashfs => 74,
         MapKind::Extent => 45,
     }
 }

@@ -5,7 +5,7 @@
 //! 2. A claim leaves the blocks of the reserve that its purpose may not take (P1).
 //! 3. Claimed blocks that were not taken go back when the claim is dropped.
 
-use super::{BlockPool, Hashed, Known, Space};
+use super::{BlockPool, Space};
 use crate::bits::Run;
 use crate::descriptor::State;
 use smallvec::SmallVec;
@@ -14,11 +14,6 @@ use terrace_wal::{NoSpace, Result};
 
 /// Blocks of the longest run that a claim searches for; longer ones are taken where they are met.
 const MAX_SEARCHED_RUN_BLOCKS: u64 = 32;
-
-/// Blocks of a group of pages.
-const GROUP_BLOCKS: u64 = 16;
-/// Groups that a search for an empty group looks at.
-const GROUPS_LOOKED_AT: usize = 8;
 
 /// The purpose of a claim. It decides the share of the reserve that the claim may take (design P1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -189,75 +184,13 @@ impl BlockPool {
         Ok(Claim { pool: self, blocks, next: 0, promised: 0 })
     }
 
-    fn use_claimed(&self, block: PmBlock) {
+    pub(super) fn use_claimed(&self, block: PmBlock) {
         let descriptor = self.descriptor(block);
         let state = descriptor.state();
         debug_assert_eq!(state, State::Free, "PM block {block} is claimed");
         descriptor.set_state(State::Used);
         descriptor.clear_flags();
         descriptor.set_version(self.new_version());
-    }
-
-    /// Takes a promised block: of a file block the first free slot from its home on, of a page the next in a group of
-    /// pages.
-    fn choose(&self, target: Target) -> Option<PmBlock> {
-        let hashed = self.hashed.as_ref()?;
-        let mut space = self.space.lock();
-        let bit = match target {
-            Target::File { ino, block } => {
-                self.choose_from(hashed, &mut space, hashed.homes.home(ino, block).0)
-            }
-            Target::Page => self.choose_page(hashed, &mut space),
-        };
-        assert!(space.promised > 0, "a block is taken that was not promised (P1)");
-        space.promised -= 1;
-        let bit = bit.filter(|bit| space.free.take(*bit));
-        debug_assert!(bit.is_some(), "no block is free, {} are promised (P1)", space.promised + 1);
-        self.tell_free(&space);
-        drop(space);
-        let block = PmBlock(bit?);
-        self.use_claimed(block);
-        Some(block)
-    }
-
-    /// The first free block from a home on. Groups that the scan has not come to are read here.
-    fn choose_from(&self, hashed: &Hashed, space: &mut Space, home: u64) -> Option<u64> {
-        if hashed.known() == Known::Part {
-            let (first, last) = (home / GROUP_BLOCKS, (self.count - 1) / GROUP_BLOCKS);
-            for group in (first..=last).chain(self.first.0 / GROUP_BLOCKS..=first) {
-                let begin = group * GROUP_BLOCKS;
-                self.learn_group(space, begin);
-                let from = if group == first { home } else { begin };
-                if let Some(bit) = (from..begin + GROUP_BLOCKS).find(|bit| space.free.contains(*bit)) {
-                    return Some(bit);
-                }
-            }
-        }
-        space.free.first_from(home).or_else(|| space.free.first_from(self.first.0))
-    }
-
-    /// Pages fill groups of 16 blocks at hashed places: put lowest first they would be one long cluster, which every
-    /// search with a home there passes.
-    fn choose_page(&self, hashed: &Hashed, space: &mut Space) -> Option<u64> {
-        let (next, end) = space.page_group;
-        if let Some(bit) = (next..end).find(|bit| space.free.contains(*bit)) {
-            space.page_group.0 = bit + 1;
-            return Some(bit);
-        }
-        for _ in 0..GROUPS_LOOKED_AT {
-            let number = space.page_groups;
-            space.page_groups += 1;
-            // Inode 0 is no file.
-            let group =
-                hashed.homes.home(Ino(0), FileBlock(number & 0xffff_ffff)).0 / GROUP_BLOCKS * GROUP_BLOCKS;
-            self.learn_group(space, group);
-            if space.free.has_sixteen(group) {
-                space.page_group = (group + 1, group + GROUP_BLOCKS);
-                return Some(group);
-            }
-        }
-        let home = hashed.homes.home(Ino(0), FileBlock(space.page_groups & 0xffff_ffff)).0;
-        self.choose_from(hashed, space, home)
     }
 }
 

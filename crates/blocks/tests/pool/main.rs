@@ -4,6 +4,7 @@
 
 mod accounts;
 mod claims;
+mod homes;
 mod model;
 mod table;
 

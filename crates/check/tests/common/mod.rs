@@ -269,8 +269,8 @@ impl Image {
     }
 
     /// The same pool whose block table is the map: slots hold no words of a map, and no page is one of a map.
-    pub fn with_table_map(mut self) -> Image {
-        self.geometry = self.geometry.with_map(MapKind::HashfsLinear).unwrap();
+    pub fn with_table_map(mut self, map: MapKind) -> Image {
+        self.geometry = self.geometry.with_map(map).unwrap();
         self.superblock(|_| {});
         self.nodes.into_iter().for_each(|node| self.own(node, Owner::Free));
         self.put_u64(self.geometry.map_reach(), 512);

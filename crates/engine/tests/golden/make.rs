@@ -53,6 +53,11 @@ pub const RECIPES: &[Recipe] = &[
         "As checksummed, with the feature hashfs-linear-map: the block table is the file map.",
         || shadows_over(clean_as(&FormatOptions { map: MapKind::HashfsLinear, ..format_options(1) })?),
     ),
+    (
+        "hashfs",
+        "As checksummed, with the feature hashfs-map: the block table is the file map, in groups.",
+        || shadows_over(clean_as(&FormatOptions { map: MapKind::Hashfs, ..format_options(1) })?),
+    ),
 ];
 
 fn create(fs: &Engine, parent: Ino, name: &str) -> FsResult<Ino> {

@@ -14,6 +14,7 @@ mod pm_reads;
 mod predictor_cost;
 mod presence_cost;
 mod sequential_read;
+mod table_map_times;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -105,6 +106,12 @@ const MICROS: &[Micro] = &[
         arguments: "[MIB] [ROUNDS] [CLASS…]",
         sentence: "Share of a device's bandwidth that a demoted file reaches when it is read to its end.",
         run: sequential_read::run,
+    },
+    Micro {
+        name: "table_map_times",
+        arguments: "[GIB]",
+        sentence: "Times and lines of look-ups in block tables that are file maps, by load.",
+        run: table_map_times::run,
     },
 ];
 

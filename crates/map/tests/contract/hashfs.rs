@@ -3,19 +3,22 @@
 use crate::modelled_map::{ModelledMap, image};
 use std::sync::Arc;
 use terrace_format::{FileBlock, Ino};
-use terrace_map::MAPS;
 use terrace_map::file_map::MapChange;
+use terrace_map::{MAPS, MapRow};
 use terrace_media::PmMedium;
 use terrace_media::pm::RecordedPm;
 use terrace_wal::{Error, Tx};
 
-/// A pool with three blocks of a file, mounted again: the scan of the block table has not begun.
-fn mounted_again() -> ModelledMap {
-    mounted_on_recorded().0
+fn table_maps() -> impl Iterator<Item = &'static MapRow> {
+    MAPS.iter().filter(|row| row.kind.is_table())
 }
 
-fn mounted_on_recorded() -> (ModelledMap, Arc<RecordedPm>) {
-    let row = MAPS.iter().find(|row| row.name == "hashfs-linear").unwrap();
+/// A pool with three blocks of a file, mounted again: the scan of the block table has not begun.
+fn mounted_again(row: &MapRow) -> ModelledMap {
+    mounted_on_recorded(row).0
+}
+
+fn mounted_on_recorded(row: &MapRow) -> (ModelledMap, Arc<RecordedPm>) {
     let (bytes, geometry) = image(2 << 20, u64::MAX / 2);
     let recorded = Arc::new(RecordedPm::from_image(bytes));
     let pm: Arc<dyn PmMedium> = Arc::clone(&recorded) as Arc<dyn PmMedium>;
@@ -37,7 +40,11 @@ fn listed(maps: &ModelledMap) -> Result<usize, Error> {
 
 #[test]
 fn a_listing_waits_for_the_scan_and_lookups_do_not() {
-    let maps = mounted_again();
+    table_maps().for_each(listing_waits);
+}
+
+fn listing_waits(row: &MapRow) {
+    let maps = mounted_again(row);
     assert!(matches!(listed(&maps), Err(Error::TableUnread)));
     assert!(!maps.map.is_empty(Ino(1), &maps.slot(1)) && !maps.map.is_empty(Ino(2), &maps.slot(2)));
     let found = |block| maps.map.lookup(&maps.inode(1), FileBlock(block)).unwrap().is_some();
@@ -51,8 +58,8 @@ fn a_listing_waits_for_the_scan_and_lookups_do_not() {
 /// The scan passes a block that a change has released. When the change failed, its bit was lost, and the block with it.
 #[test]
 fn a_failed_change_amid_the_scan_leaves_the_blocks_of_the_table() {
-    for is_removal in [true, false] {
-        let maps = mounted_again();
+    for (row, is_removal) in table_maps().flat_map(|row| [(row, true), (row, false)]) {
+        let maps = mounted_again(row);
         let inode = maps.inode(1);
         let old = maps.map.lookup(&inode, FileBlock(600)).unwrap();
         let mut tx = Tx::new();
@@ -77,7 +84,11 @@ fn a_failed_change_amid_the_scan_leaves_the_blocks_of_the_table() {
 /// The table cannot be asked about a block of a change that failed: the block was not lost, it never came.
 #[test]
 fn a_hole_stays_a_hole_when_a_change_and_the_look_after_it_fail() {
-    let (maps, pm) = mounted_on_recorded();
+    table_maps().for_each(hole_stays);
+}
+
+fn hole_stays(row: &MapRow) {
+    let (maps, pm) = mounted_on_recorded(row);
     scan(&maps);
     let inode = maps.inode(1);
     let place = maps.map.lookup(&inode, FileBlock(600)).unwrap();

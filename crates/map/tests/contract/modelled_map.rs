@@ -132,6 +132,7 @@ pub fn image(size: u64, free: u64) -> (Vec<u8>, Geometry) {
 
 impl ModelledMap {
     pub fn open(pm: Arc<dyn PmMedium>, geometry: Geometry, row: &Row, seed: u64) -> ModelledMap {
+        let geometry = geometry.with_map(row.kind).unwrap();
         let (wal, _) = Wal::open(Arc::clone(&pm), UUID, geometry).unwrap();
         let wal = Arc::new(wal);
         let blocks = Arc::new(match row.kind.is_table() {

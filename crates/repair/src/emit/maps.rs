@@ -48,11 +48,7 @@ pub(crate) fn emit_maps(round: &mut Round<'_>) -> Result<(), Stuck> {
 /// The block table is the map: slots hold none, and the reach takes all blocks.
 fn emit_table_maps(round: &mut Round<'_>) {
     let geometry = round.pool.geometry;
-    let homes = Homes::new(
-        round.pool.superblock.hash_key,
-        geometry.first_pool_block(),
-        PmBlock(geometry.block_count()),
-    );
+    let homes = Homes::of(&geometry, round.pool.superblock.hash_key);
     let mut needed = 1;
     for (ino, map) in &round.maps {
         for (block, mapped) in &map.entries {
@@ -64,7 +60,7 @@ fn emit_table_maps(round: &mut Round<'_>) {
             round.actions.lose(*ino, format!("{gone} blocks of the block table are given up"));
         }
     }
-    let most = homes.slots().next_power_of_two();
+    let most = homes.most_reach();
     let stored = round.pool.word(geometry.map_reach()).unwrap_or(0);
     if stored < needed || stored > most {
         let new = needed.next_power_of_two().clamp(64, most.max(64)).min(most);
@@ -87,7 +83,7 @@ fn build_map(round: &mut Round<'_>, ino: u32, slot: &mut InodeSlot, map: FileMap
     let page = Owner::Page { kind: PageKind::MapNode, datum: ino };
     match round.pool.geometry.map {
         MapKind::Radix => build_radix_map(round, slot, &map.entries, page),
-        MapKind::HashfsLinear => Ok(()),
+        MapKind::HashfsLinear | MapKind::Hashfs => Ok(()),
         MapKind::Extent => {
             let blocks = map.entries.iter().map(|(block, mapped)| (*block, *mapped));
             build_extents(round, slot, blocks, page)

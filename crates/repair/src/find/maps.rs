@@ -26,7 +26,7 @@ pub(crate) fn salvage_maps(round: &mut Round<'_>) {
         let map = match round.pool.geometry.map {
             MapKind::Radix => walk_radix(round, ino, &slot),
             MapKind::Extent => walk_extents(round, ino, &slot, &mut again),
-            MapKind::HashfsLinear => continue,
+            MapKind::HashfsLinear | MapKind::Hashfs => continue,
         };
         if map.broken || !map.found.is_empty() || !map.nodes.is_empty() {
             round.maps.insert(ino, map);
@@ -39,7 +39,7 @@ pub(crate) fn salvage_maps(round: &mut Round<'_>) {
 fn salvage_table_maps(round: &mut Round<'_>) {
     let geometry = round.pool.geometry;
     let (first, end) = (geometry.first_pool_block(), PmBlock(geometry.block_count()));
-    let homes = Homes::new(round.pool.superblock.hash_key, first, end);
+    let homes = Homes::of(&geometry, round.pool.superblock.hash_key);
     let mut entries = Vec::new();
     for block in first.0..end.0 {
         let Some(Owner::File { ino, block: of, unwritten }) = round.owners.owner(block) else { continue };

@@ -1,0 +1,139 @@
+//! Homes and sequences of both placements.
+
+use super::*;
+use crate::table::TABLE_ENTRY_SIZE;
+use std::collections::BTreeSet;
+
+const LINE_ENTRIES: u64 = 64 / TABLE_ENTRY_SIZE;
+
+/// The slot at a distance in groups, as the page docs/format.md defines it; `None` outside of the pool.
+fn slot_in_groups(homes: &Homes, home: PmBlock, distance: u64) -> Option<PmBlock> {
+    let (first, end) = (homes.first, homes.first + homes.slots);
+    let groups: Vec<u64> = (first / 16..end.div_ceil(16)).collect();
+    let begin = groups.iter().position(|group| *group == home.0 / 16).unwrap();
+    let turned: Vec<u64> = groups[begin..].iter().chain(&groups[..begin]).copied().collect();
+    let mut sequence = Vec::new();
+    for window in turned.chunks(8) {
+        sequence.extend(window.iter().map(|group| group * 16 + home.0 % 16));
+        for group in window {
+            sequence.extend((1..16).map(|behind| group * 16 + (home.0 + behind) % 16));
+        }
+    }
+    let slot = *sequence.get(distance as usize)?;
+    (first..end).contains(&slot).then_some(PmBlock(slot))
+}
+
+#[test]
+fn a_run_has_the_homes_of_its_blocks_spread_over_the_pool() {
+    let homes = Homes::with([3; 16], Placement::Linear, PmBlock(19), PmBlock(519));
+    let mut run = [0; 1000];
+    homes.homes(Ino(7), FileBlock(5), &mut run);
+    let mut taken = [0; 500];
+    for (block, home) in (5..).zip(run) {
+        assert_eq!(PmBlock(home), homes.home(Ino(7), FileBlock(block)));
+        taken.iter_mut().skip(home as usize - 19).take(1).for_each(|count| *count += 1);
+    }
+    assert!(taken.iter().filter(|count| **count == 0).count() < 120, "{taken:?}");
+    assert!(taken.iter().all(|count| *count < 12), "{taken:?}");
+    let home = PmBlock(510);
+    assert_eq!((homes.distance(home, PmBlock(512)), homes.distance(home, PmBlock(20))), (2, 10));
+    let lines: Vec<_> = homes.lines(home, 12).collect();
+    assert_eq!(lines, [510..512, 512..516, 516..519, 19..20, 20..22]);
+}
+
+#[test]
+fn sixteen_blocks_have_the_slots_of_a_group_and_inodes_different_shifts() {
+    let homes = Homes::with([3; 16], Placement::Groups, PmBlock(19), PmBlock(519));
+    let (mut groups, mut shifts) = (BTreeSet::new(), BTreeSet::new());
+    for ino in 1..200 {
+        let mut run = [0; 16];
+        homes.homes(Ino(ino), FileBlock(160), &mut run);
+        let in_order: BTreeSet<u64> = run.into_iter().collect();
+        assert_eq!(in_order, (run[0] / 16 * 16..run[0] / 16 * 16 + 16).collect());
+        for (block, home) in (160..).zip(run) {
+            assert_eq!(home % 16, (run[0] + block) % 16);
+            assert_eq!(PmBlock(home), homes.home(Ino(ino), FileBlock(block)));
+        }
+        assert_eq!(homes.sixteen_home(Ino(ino), 10), PmBlock(run[0]));
+        groups.insert(run[0] / 16);
+        shifts.insert(run[0] % 16);
+    }
+    // The first group has 13 slots, the last one 7.
+    assert_eq!((groups.len(), groups.first(), groups.last(), shifts.len()), (32, Some(&1), Some(&32), 16));
+}
+
+/// Pools that begin and end inside of a group, of few groups, and of a single one.
+#[test]
+fn a_sequence_has_each_slot_once_and_lines_reach_as_far_as_asked() {
+    let pools = [(19, 519), (32, 64), (17, 18), (31, 33), (19, 30), (16, 16 * 9), (47, 16 * 11), (5, 700)];
+    for (first, end) in pools {
+        for placement in [Placement::Linear, Placement::Groups] {
+            let homes = Homes::with([5; 16], placement, PmBlock(first), PmBlock(end));
+            for block in 0..40 {
+                judge_sequence(&homes, homes.home(Ino(9), FileBlock(block * 7)));
+            }
+        }
+    }
+}
+
+fn judge_sequence(homes: &Homes, home: PmBlock) {
+    let length = homes.length();
+    assert!(length <= homes.most_reach() && length < homes.slots() + 32);
+    let mut distances = BTreeSet::new();
+    for slot in (homes.first..homes.first + homes.slots).map(PmBlock) {
+        let distance = homes.distance(home, slot);
+        assert!(distance < length && distances.insert(distance), "{homes:?}: {slot} from {home}");
+        if homes.placement() == Placement::Groups {
+            assert_eq!(slot_in_groups(homes, home, distance), Some(slot), "{homes:?}: {home}");
+        }
+    }
+    for reach in [0, 1, 2, 7, 8, 9, 23, 64, 127, 128, 129, length, u64::MAX] {
+        let lines: Vec<_> = homes.lines(home, reach).collect();
+        let passed: BTreeSet<u64> = lines.iter().cloned().flatten().collect();
+        assert_eq!(passed.len(), lines.iter().map(|line| line.clone().count()).sum::<usize>(), "{lines:?}");
+        for line in &lines {
+            assert!(
+                !line.is_empty() && line.start / LINE_ENTRIES == (line.end - 1) / LINE_ENTRIES,
+                "{line:?}"
+            );
+            assert!(
+                (homes.first..homes.first + homes.slots).contains(&line.start)
+                    && line.end <= (homes.first..homes.first + homes.slots).end,
+                "{line:?}"
+            );
+            // Not more than the rest of a window is read for nothing.
+            let nearest = line.clone().map(|slot| homes.distance(home, PmBlock(slot))).min().unwrap();
+            let window = if homes.placement() == Placement::Linear { 0 } else { 128 };
+            assert!(nearest < reach.saturating_add(window), "{nearest} at reach {reach}");
+        }
+        let near = (homes.first..homes.first + homes.slots)
+            .filter(|slot| homes.distance(home, PmBlock(*slot)) < reach);
+        assert!(near.clone().all(|slot| passed.contains(&slot)), "{homes:?}: {home}, reach {reach}");
+        if homes.placement() == Placement::Groups {
+            let groups: BTreeSet<u64> = homes.near_groups(home, reach).flatten().collect();
+            assert!(near.clone().all(|slot| groups.contains(&slot)), "{homes:?}: {home}, reach {reach}");
+            let windows = (0..).map(|window| homes.window(home, window).collect::<Vec<_>>());
+            let windows: Vec<_> = windows.take_while(|groups| !groups.is_empty()).collect();
+            for slot in homes.first..homes.first + homes.slots {
+                let window = homes.window_of(home, PmBlock(slot)) as usize;
+                assert!(windows[window].contains(&(slot / 16 * 16)), "{slot} from {home}: {windows:?}");
+            }
+        }
+    }
+}
+
+/// The vectors of docs/format.md: first block 19, end 519, key 00 01 … 0f.
+#[test]
+fn homes_of_the_format_page() {
+    let key = std::array::from_fn(|byte| byte as u8);
+    let linear = Homes::with(key, Placement::Linear, PmBlock(19), PmBlock(519));
+    let groups = Homes::with(key, Placement::Groups, PmBlock(19), PmBlock(519));
+    let found: Vec<_> = [(1, 0), (1, 1), (1, 16), (2, 0x1234_5678), (0x7fff_feff, 255)]
+        .map(|(ino, block)| {
+            let (ino, block) = (Ino(ino), FileBlock(block));
+            let home = groups.home(ino, block);
+            (linear.home(ino, block).0, home.0, groups.distance(home, PmBlock(100)))
+        })
+        .into();
+    assert_eq!(found, [(132, 140, 489), (188, 141, 488), (286, 177, 439), (426, 18, 84), (87, 186, 446)]);
+}

@@ -1,0 +1,190 @@
+//! Searches in a block table that is the file map: owner words of a line, or of a group of 16 slots, are compared at once.
+//!
+//! A search never ends at a free slot. It ends at the reach, or at its first line where the block is known to be absent.
+//!
+//! Called by `hashfs`, under the inode's lock.
+
+use crate::file_map::Mapping;
+use crate::pages::Pages;
+use terrace_blocks::pool::{Hashed, Known};
+use terrace_format::address::{LINE_SIZE, PmBlock};
+use terrace_format::homes::GROUP_SLOTS;
+use terrace_format::table::{Entry, Owner, TABLE_ENTRY_SIZE};
+use terrace_format::{Corrupt, FileBlock, Ino};
+use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
+use terrace_simd::compare::{Words, matching_part};
+use terrace_wal::Result;
+
+/// Entries in a line of the block table.
+const LINE_ENTRIES: u64 = LINE_SIZE / TABLE_ENTRY_SIZE;
+/// Bits of an owner word without the bit of unwritten blocks.
+const NOT_UNWRITTEN: u64 = !1;
+/// Bits of an owner word that the blocks of a sixteen share.
+const OF_SIXTEEN: u64 = !(GROUP_SLOTS * 2 - 1);
+/// Fewer blocks of a sixteen are searched for one by one: a group has four lines.
+const LEAST_TOGETHER: usize = 4;
+
+/// The owner word of a written block.
+fn key(ino: Ino, block: FileBlock) -> u64 {
+    Owner::File { ino, block, unwritten: false }.encode()
+}
+
+/// The file block and the mapping that an entry in a slot stands for; `None` for another use.
+fn mapping(entry: Words, slot: u64) -> Option<(FileBlock, Mapping)> {
+    match Entry::decode(entry)?.owner {
+        Owner::File { block, unwritten, .. } => Some((block, Mapping { block: PmBlock(slot), unwritten })),
+        _ => None,
+    }
+}
+
+/// The set bits of a comparison.
+fn places(mut bits: u16) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let place = bits.trailing_zeros() as usize;
+        bits &= bits.wrapping_sub(1);
+        (place < 16).then_some(place)
+    })
+}
+
+/// The block table as searches see it.
+pub(crate) struct TableSearch {
+    pub pages: Pages,
+    /// `map_reach` as stored.
+    pub reach: AtomicU64,
+}
+
+impl TableSearch {
+    /// The stored reach.
+    #[inline]
+    pub fn reach(&self) -> u64 {
+        self.reach.load(Ordering::Acquire)
+    }
+
+    /// Reads entries of the block table from a slot on.
+    #[inline]
+    fn read_entries(&self, slot: u64, entries: &mut [Words]) -> Result<()> {
+        let at = self.pages.blocks.wal().geometry().table_entry(PmBlock(slot));
+        self.pages.table_entries(at, entries)
+    }
+
+    /// Judges a search that found nothing.
+    fn judge_absent(&self, hashed: &Hashed, ino: Ino, block: FileBlock, home: PmBlock) -> Result<()> {
+        if !hashed.presence.requires(ino, block) {
+            return Ok(());
+        }
+        let (site, reach) = (format!("block table, block {block} of inode {ino}"), self.reach());
+        Err(Corrupt::new(site, format!("an entry within {reach} slots from {home}"), "none").into())
+    }
+
+    /// The mapping of a block whose home is known.
+    pub fn find(
+        &self,
+        hashed: &Hashed,
+        ino: Ino,
+        block: FileBlock,
+        home: PmBlock,
+    ) -> Result<Option<Mapping>> {
+        // Before the search: the scan may end during it.
+        let known = hashed.known();
+        let is_absent = || known == Known::All && !hashed.presence.contains(ino, block);
+        let found = self.search(hashed, (ino, block), home, &is_absent)?;
+        if found.is_none() {
+            self.judge_absent(hashed, ino, block, home)?;
+        }
+        Ok(found)
+    }
+
+    /// Searches the table as far as the reach; to the end of the first line where the block is absent.
+    pub fn search(
+        &self,
+        hashed: &Hashed,
+        (ino, block): (Ino, FileBlock),
+        home: PmBlock,
+        is_absent: &dyn Fn() -> bool,
+    ) -> Result<Option<Mapping>> {
+        let key = key(ino, block);
+        for (number, slots) in hashed.homes.lines(home, self.reach()).enumerate() {
+            let mut entries = [[0; 2]; LINE_ENTRIES as usize];
+            let (entries, _) = entries.split_at_mut((slots.end - slots.start) as usize);
+            self.read_entries(slots.start, entries)?;
+            let found = places(matching_part(entries, key, NOT_UNWRITTEN));
+            let mut found = found.filter_map(|at| mapping(*entries.get(at)?, slots.start + at as u64));
+            if let Some((_, mapping)) = found.next() {
+                return Ok(Some(mapping));
+            }
+            if number == 0 && is_absent() {
+                return Ok(None);
+            }
+        }
+        Ok(None)
+    }
+
+    /// The mappings of consecutive blocks, sixteen by sixteen.
+    pub fn find_sixteens(
+        &self,
+        hashed: &Hashed,
+        ino: Ino,
+        mut first: FileBlock,
+        mut out: &mut [Option<Mapping>],
+    ) -> Result<()> {
+        while !out.is_empty() {
+            let count = ((GROUP_SLOTS - first.0 % GROUP_SLOTS) as usize).min(out.len());
+            let (part, behind) = out.split_at_mut(count);
+            self.find_sixteen(hashed, ino, first, part)?;
+            (first, out) = (first.plus(count as u64), behind);
+        }
+        Ok(())
+    }
+
+    /// The mappings of blocks of a sixteen, from `first` on: reads whole groups until all blocks that are there are found.
+    fn find_sixteen(
+        &self,
+        hashed: &Hashed,
+        ino: Ino,
+        first: FileBlock,
+        out: &mut [Option<Mapping>],
+    ) -> Result<()> {
+        let (sixteen, shift) = (first.0 / GROUP_SLOTS, first.0 % GROUP_SLOTS);
+        assert!(
+            shift + out.len() as u64 <= GROUP_SLOTS,
+            "{} blocks from {first} are no sixteen's",
+            out.len()
+        );
+        if out.len() < LEAST_TOGETHER {
+            for (block, out) in (first.0..).map(FileBlock).zip(out) {
+                *out = self.find(hashed, ino, block, hashed.homes.home(ino, block))?;
+            }
+            return Ok(());
+        }
+        out.fill(None);
+        let mut wanted = (u16::MAX >> (16 - out.len())) << shift;
+        if hashed.known() == Known::All {
+            wanted &= hashed.presence.sixteen(ino, sixteen);
+        }
+        let home = hashed.homes.sixteen_home(ino, sixteen);
+        let key = key(ino, FileBlock(sixteen * GROUP_SLOTS));
+        for slots in hashed.homes.near_groups(home, self.reach()) {
+            if wanted == 0 {
+                return Ok(());
+            }
+            let mut entries = [[0; 2]; GROUP_SLOTS as usize];
+            let (entries, _) = entries.split_at_mut((slots.end - slots.start) as usize);
+            self.read_entries(slots.start, entries)?;
+            for at in places(matching_part(entries, key, OF_SIXTEEN)) {
+                let entry = entries.get(at).and_then(|entry| mapping(*entry, slots.start + at as u64));
+                let Some((block, mapping)) = entry else { continue };
+                let bit = 1 << (block.0 % GROUP_SLOTS);
+                if wanted & bit != 0
+                    && let Some(out) = out.get_mut((block.0 % GROUP_SLOTS - shift) as usize)
+                {
+                    wanted &= !bit;
+                    *out = Some(mapping);
+                }
+            }
+        }
+        places(wanted).try_for_each(|at| {
+            let block = FileBlock(sixteen * GROUP_SLOTS + at as u64);
+            self.judge_absent(hashed, ino, block, hashed.homes.home(ino, block))
+        })
+    }
+}
