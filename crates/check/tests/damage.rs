@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::damages::{ALL, EXTENTS, TABLE_MAP, second_leaf};
+use common::damages::{ALL, CUCKOO, EXTENTS, TABLE_MAP, second_leaf};
 use common::*;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -35,7 +35,7 @@ fn each_single_damage_gives_its_code() {
             seen.push(*code);
         }
     }
-    for (sound, damages) in [(sound.clone().with_extents(), EXTENTS), (sound.with_table_map(), TABLE_MAP)] {
+    for (sound, damages) in [(sound.clone().with_extents(), EXTENTS), (Image::with_cuckoo(), CUCKOO), (sound.with_table_map(), TABLE_MAP)] {
         assert_eq!(sound.check().findings, []);
         for (row, (code, damage)) in damages.iter().enumerate() {
             let mut image = sound.clone();
