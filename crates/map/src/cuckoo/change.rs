@@ -81,6 +81,11 @@ impl CuckooMap {
 
     /// Puts a change into lines; gives the room that it lacks.
     fn apply(&self, lines: &mut Lines<'_>, change: &MapChange) -> Result<Option<MapRoom>> {
+        Ok((!self.apply_parts(lines, change)?).then(|| room_of(change)))
+    }
+
+    /// Puts a change into lines, group by group; false when a block finds no place.
+    fn apply_parts(&self, lines: &mut Lines<'_>, change: &MapChange) -> Result<bool> {
         let ino = change.inode.ino;
         let mut at = change.first.0;
         let mut rest: &[Option<Mapping>] = &change.mappings;
@@ -88,7 +93,7 @@ impl CuckooMap {
             if at > MAX_FILE_BLOCK.0 {
                 return match rest.iter().any(Option::is_some) {
                     true => Err(too_large(ino, at)),
-                    false => Ok(None),
+                    false => Ok(true),
                 };
             }
             let from = (at % RUN_BLOCKS) as usize;
@@ -98,16 +103,15 @@ impl CuckooMap {
             let (mappings, behind) = rest.split_at(count);
             let base = at - from as u64;
             let part = Part { ino, group: Group::of(self, ino, at), base, from, mappings };
-            let lacking = self.apply_part(lines, &part)?;
-            if lacking.is_some() {
-                return Ok(lacking);
+            if !self.apply_part(lines, &part)? {
+                return Ok(false);
             }
             (at, rest) = (at + count as u64, behind);
         }
-        Ok(None)
+        Ok(true)
     }
 
-    fn apply_part(&self, lines: &mut Lines<'_>, part: &Part<'_>) -> Result<Option<MapRoom>> {
+    fn apply_part(&self, lines: &mut Lines<'_>, part: &Part<'_>) -> Result<bool> {
         let mut found: OfGroup<Found> = [None; RUN_BLOCKS as usize];
         let mut changed = 0u32;
         for (index, place) in found.iter_mut().enumerate() {
@@ -137,16 +141,13 @@ impl CuckooMap {
                 Some(found) => found.slot,
                 None => {
                     let key = part.group.key(part.ino, entry.block.0);
-                    let Some(slot) = lines.free_slot(&key)? else {
-                        let places = lines.taken_in(key.pair) + 1;
-                        return Ok(Some(room_of(part.ino, entry.block, places)));
-                    };
+                    let Some(slot) = lines.free_slot(&key)? else { return Ok(false) };
                     slot
                 }
             };
             lines.set(slot, entry.encode())?;
         }
-        Ok(None)
+        Ok(true)
     }
 
     /// The entries of blocks that stay, with the rests of their runs, where a run loses a block.
@@ -294,9 +295,9 @@ fn new_entries(part: &Part<'_>, changed: u32) -> OfGroup<Entry> {
     entries
 }
 
-/// `places`: free places that the buckets of the block need.
-fn room_of(ino: Ino, first: FileBlock, places: usize) -> MapRoom {
-    MapRoom { ino, first, count: 1, runs: places, pages: 0 }
+fn room_of(change: &MapChange) -> MapRoom {
+    let count = change.mappings.len();
+    MapRoom { ino: change.inode.ino, first: change.first, count, runs: change.runs(), pages: 0 }
 }
 
 fn too_large(ino: Ino, block: u64) -> terrace_wal::Error {

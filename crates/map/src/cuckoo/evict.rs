@@ -4,9 +4,12 @@
 //! crash leaves both or none.
 
 use super::lines::Lines;
+use super::read::Group;
 use super::table::CuckooMap;
 use crate::file_map::MapGuard;
-use terrace_format::cuckoo_map::{BUCKET_ENTRIES, Entry, Line, Move, find_moves, is_free};
+use std::collections::HashSet;
+use terrace_format::address::MAX_FILE_BLOCK;
+use terrace_format::cuckoo_map::{BUCKET_ENTRIES, Entry, Line, Move, Slot, find_moves, is_free};
 use terrace_runtime::sync::atomic::Ordering;
 use terrace_wal::{MapRoom, NoSpace, Result, Tx};
 
@@ -16,26 +19,19 @@ const TRIES: usize = 8;
 const TAKEN: [u64; 2] = [u64::MAX; 2];
 
 impl CuckooMap {
-    /// Frees one more place in the buckets of a block, while they have fewer than the room asks for.
+    /// Frees a place for the first of a change's blocks that finds none, once the blocks before it have taken theirs.
+    ///
+    /// The blocks take places as the change will: else a move for one could fill the place that was made for another.
     pub(super) fn evict_for(&self, tx: &mut Tx, room: &MapRoom) -> Result<MapGuard<'_>> {
-        let pair = self.buckets.pair(room.ino, room.first);
         for _ in 0..TRIES {
-            let mut free = 0;
-            for line in pair {
-                free += self.read_whole_line(line)?.iter().filter(|words| is_free(words)).count();
-            }
-            if free >= room.runs {
+            let Some((pair, taken)) = self.first_without_place(room)? else {
                 return Ok(MapGuard::default());
-            }
-            if room.runs > 2 * BUCKET_ENTRIES {
-                return Err(NoSpace::Pm.into());
-            }
+            };
             // An unreadable line has no place, and keeps its entries.
             let mut read = |line| -> Result<Line> {
                 let mut entries = self.read_whole_line(line).unwrap_or([TAKEN; BUCKET_ENTRIES]);
-                if pair.contains(&line) {
-                    entries.iter_mut().filter(|words| is_free(words)).for_each(|words| *words = TAKEN);
-                }
+                let taken = entries.iter_mut().enumerate().filter(|(slot, _)| taken.contains(&(line, *slot)));
+                taken.for_each(|(_, words)| *words = TAKEN);
                 Ok(entries)
             };
             let moves = match find_moves(&self.buckets, pair, &mut read)? {
@@ -50,6 +46,33 @@ impl CuckooMap {
         }
         // Others were quicker each time: the operation looks again.
         Ok(MapGuard::default())
+    }
+
+    /// The buckets of the first block that has no entry and finds no place, and the places of the blocks before it.
+    fn first_without_place(&self, room: &MapRoom) -> Result<Option<([u64; 2], HashSet<Slot>)>> {
+        let mut taken = HashSet::new();
+        let end = room.first.0.saturating_add(room.count as u64).min(MAX_FILE_BLOCK.0 + 1);
+        let mut group: Option<Group> = None;
+        for block in room.first.0..end {
+            let known = group.take().filter(|group| group.has(block));
+            let known = known.unwrap_or_else(|| Group::of(self, room.ino, block));
+            let key = known.key(room.ino, block);
+            group = Some(known);
+            let is_absent = self.is_absent(room.ino, key.block)?;
+            if self.search(&key, &|| is_absent)?.is_some() {
+                continue;
+            }
+            let mut place = None;
+            for line in key.pair {
+                let entries = self.read_whole_line(line)?;
+                let free = (0..).zip(&entries).filter(|(_, words)| is_free(words));
+                let slot = free.map(|(slot, _)| (line, slot)).find(|slot| !taken.contains(slot));
+                place = place.or(slot);
+            }
+            let Some(place) = place else { return Ok(Some((key.pair, taken))) };
+            taken.insert(place);
+        }
+        Ok(None)
     }
 
     /// The move of an entry of two full buckets into the stash.

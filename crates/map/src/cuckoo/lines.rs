@@ -100,16 +100,6 @@ impl<'m> Lines<'m> {
         Ok(None)
     }
 
-    /// Places in a bucket pair that were free and are to be taken.
-    pub fn taken_in(&self, pair: [u64; 2]) -> usize {
-        let of_line = |line: &&Loaded| pair.contains(&line.number);
-        let taken = |line: &Loaded| {
-            let words = line.old.iter().zip(&line.new);
-            words.filter(|(old, new)| is_free(old) && !is_free(new)).count()
-        };
-        self.loaded.iter().filter(of_line).map(taken).sum()
-    }
-
     /// Logs the words that differ, and tells readers of the stores to come. Gives the locks.
     pub fn log(mut self, tx: &mut Tx) -> Held<'m> {
         let words = |line: &Line| line.as_flattened().iter().copied().map(U64::new).collect::<SmallVec<[U64; 8]>>();
