@@ -61,8 +61,12 @@ struct Space {
     page_groups: u64,
 }
 
-/// The state of a pool whose file map is the block table.
+/// The state of a pool whose files share a table as map.
 pub struct Hashed {
+    /// The superblock's hash key.
+    pub key: [u8; 16],
+    /// Whether the block table is the map: blocks are then chosen by their homes.
+    pub(crate) is_placing: bool,
     /// Where searches begin.
     pub homes: Homes,
     /// The blocks of files.
@@ -118,15 +122,20 @@ pub struct BlockPool {
 impl BlockPool {
     /// The pool of a just opened log; nothing is known until the table is scanned.
     pub fn new(wal: Arc<Wal>) -> BlockPool {
-        BlockPool::with(wal, None)
+        BlockPool::with(wal, None, false)
     }
 
     /// As [`Self::new`], of a pool whose file map is the block table; `key` is the superblock's hash key.
     pub fn hashed_by(wal: Arc<Wal>, key: [u8; 16]) -> BlockPool {
-        BlockPool::with(wal, Some(key))
+        BlockPool::with(wal, Some(key), true)
     }
 
-    fn with(wal: Arc<Wal>, key: Option<[u8; 16]>) -> BlockPool {
+    /// As [`Self::new`], of a pool whose files share a map that is another table; `key` is the superblock's hash key.
+    pub fn with_presence(wal: Arc<Wal>, key: [u8; 16]) -> BlockPool {
+        BlockPool::with(wal, Some(key), false)
+    }
+
+    fn with(wal: Arc<Wal>, key: Option<[u8; 16]>, is_placing: bool) -> BlockPool {
         let geometry = *wal.geometry();
         let first = geometry.first_pool_block();
         let count = geometry.block_count();
@@ -145,6 +154,8 @@ impl BlockPool {
             page_groups: 0,
         };
         let hashed = key.map(|key| Hashed {
+            key,
+            is_placing,
             homes: Homes::of(&geometry, key),
             presence: Presence::default(),
             known: AtomicU8::new(Known::Part as u8),
@@ -165,7 +176,7 @@ impl BlockPool {
         }
     }
 
-    /// Homes and presence, where the block table is the file map.
+    /// Homes and presence, where files share a table as map. The homes place blocks where it is the block table.
     #[inline]
     pub fn hashed(&self) -> Option<&Hashed> {
         self.hashed.as_ref()

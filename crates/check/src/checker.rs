@@ -4,6 +4,7 @@
 //! a block lets its caller descend.
 
 use crate::code::Code;
+use crate::cuckoo_map::CuckooTable;
 use crate::inode_record::InodeRecord;
 use crate::options::Options;
 use crate::overlay::Overlay;
@@ -55,6 +56,8 @@ pub(crate) struct Checker<'a> {
     pub(crate) unread_inodes: BTreeSet<u64>,
     /// The block table by inode and block, where it is the file map.
     pub(crate) table_map: Option<Rc<TableMap>>,
+    /// The cuckoo table of all files, where it is the file map.
+    pub(crate) cuckoo: Option<Rc<CuckooTable>>,
     progress: (u64, u64),
 }
 
@@ -83,6 +86,7 @@ impl<'a> Checker<'a> {
             unread: false,
             unread_inodes: BTreeSet::new(),
             table_map: None,
+            cuckoo: None,
             progress: (0, 0),
         }
     }

@@ -90,6 +90,10 @@ pub fn describe(geometry: &Geometry, page: PmBlock, owner: Option<Owner>) -> Str
             let first = (page.offset().0 - geometry.table_offset().0) / 16;
             format!("block table, blocks {first} to {}", first + BLOCK_SIZE / 16 - 1)
         }
+        _ if geometry.is_map_area(page) => {
+            let first = (page.offset().0 - geometry.map_offset().0) / 64;
+            format!("cuckoo table, lines {first} to {}", first + BLOCK_SIZE / 64 - 1)
+        }
         Some(Owner::Page { kind: PageKind::InodePage, datum }) => {
             let first = u64::from(datum) * SLOTS_PER_PAGE;
             format!("inodes {first} to {}", first + SLOTS_PER_PAGE - 1)
@@ -107,7 +111,8 @@ impl Checker<'_> {
     pub(crate) fn fixed_checksums(&mut self) {
         let table =
             self.geometry.table_offset().0 / BLOCK_SIZE..self.geometry.table_end().0.div_ceil(BLOCK_SIZE);
-        for page in std::iter::once(ROOTS_BLOCK.0).chain(table) {
+        let map = self.geometry.map_offset().0 / BLOCK_SIZE..self.geometry.first_pool_block().0;
+        for page in std::iter::once(ROOTS_BLOCK.0).chain(table).chain(map) {
             self.compare_page(PmBlock(page), None);
         }
     }

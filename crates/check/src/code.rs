@@ -172,6 +172,18 @@ codes! {
         "the map is built from the block table";
     ExtentSpan 413 Error "An extent cannot be: of no block, beyond the last block of a file, leaf or PM, or over another."
         "the extent goes";
+    CuckooEntry 421 Error "An entry of the cuckoo table cannot be: of no file, or its block or run lies outside of file or PM."
+        "the entry goes; the block is looked for in the block table";
+    CuckooPlace 422 Error "An entry of the cuckoo table lies in neither bucket of its block."
+        "moved to a bucket of its block";
+    CuckooTwice 423 Error "The cuckoo table has a block of a file twice."
+        "the one that the block table confirms stays";
+    CuckooRun 424 Error "An entry of the cuckoo table tells another run than its neighbours."
+        "the runs of these 16 blocks are told anew";
+    CuckooInode 425 Error "An entry of the cuckoo table belongs to an inode that is not in use."
+        "the entry goes, unless the inode is made anew";
+    CuckooSlot 426 Error "An inode slot holds words of a map although the cuckoo table is the map."
+        "cleared";
     HashTwice 431 Error "The block table, which is the file map, has a block of a file twice."
         "one of the two stays";
     HashFar 432 Error "A block lies farther from its home than the map's reach, or is none that a file can have."

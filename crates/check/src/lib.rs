@@ -18,6 +18,7 @@ pub mod checker;
 pub mod checksums;
 pub mod code;
 mod cold;
+pub mod cuckoo_map;
 mod extent_map;
 mod file_map;
 mod inode_record;

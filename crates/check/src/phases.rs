@@ -27,7 +27,7 @@ pub const PHASES: &[Phase] = &[
     },
     Phase {
         name: "fixed pages",
-        sentence: "The pages of roots and block table match their checksums.",
+        sentence: "The pages of roots, block table and shared file map match their checksums.",
         needs_all_metadata: false,
         run: |checker| checker.fixed_checksums(),
     },
@@ -36,6 +36,12 @@ pub const PHASES: &[Phase] = &[
         sentence: "Each page of the inode file is reached, each slot is possible, each file map is sound.",
         needs_all_metadata: false,
         run: |checker| checker.inode_file(),
+    },
+    Phase {
+        name: "shared file map",
+        sentence: "Each entry of a table of all files belongs to a file in use.",
+        needs_all_metadata: true,
+        run: |checker| checker.cuckoo_rest(),
     },
     Phase {
         name: "catalog",

@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::damages::{ALL, EXTENTS, TABLE_MAP, second_leaf};
+use common::damages::{ALL, CUCKOO, EXTENTS, TABLE_MAP, second_leaf};
 use common::*;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -38,6 +38,7 @@ fn each_single_damage_gives_its_code() {
     }
     let maps = [
         (sound.clone().with_extents(), EXTENTS),
+        (Image::with_cuckoo(), CUCKOO),
         (sound.clone().with_table_map(MapKind::HashfsLinear), TABLE_MAP),
         (sound.with_table_map(MapKind::Hashfs), TABLE_MAP),
     ];

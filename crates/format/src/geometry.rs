@@ -3,11 +3,12 @@
 //! ```text
 //! block 0..2   superblock, copy A      block 4  checkpoint, copy A    block 6  roots
 //! block 2..4   superblock, copy B      block 5  checkpoint, copy B    block 7  spare
-//! block 8..    lanes, block table, checksum words (feature page-checksums), pool of blocks
+//! block 8..    lanes, block table, checksum words (feature page-checksums), area of the file map (cuckoo), pool of blocks
 //! ```
 
 use crate::address::{BLOCK_SIZE, PmBlock, PmOffset};
 use crate::corrupt::Corrupt;
+use crate::cuckoo_map::{area_blocks, bucket_count};
 use crate::inode::ORPHAN_LISTS;
 use crate::map_kind::MapKind;
 use crate::table::TABLE_ENTRY_SIZE;
@@ -161,23 +162,44 @@ impl Geometry {
     pub fn checksum_word(&self, block: PmBlock) -> PmOffset {
         self.checksums_offset().plus(block.0 * CHECKSUM_WORD_SIZE)
     }
+    /// First byte of the area of the file map: behind the block that holds the last checksum word. Empty but for cuckoo.
+    pub fn map_offset(&self) -> PmOffset {
+        let checksums = if self.checksummed { self.block_count() * CHECKSUM_WORD_SIZE } else { 0 };
+        PmOffset((self.checksums_offset().0 + checksums).next_multiple_of(BLOCK_SIZE))
+    }
+    /// Buckets of the cuckoo map; 0 with another map.
+    pub fn map_buckets(&self) -> u64 {
+        match self.map {
+            MapKind::Cuckoo => {
+                bucket_count(self.block_count().saturating_sub(self.map_offset().0 / BLOCK_SIZE))
+            }
+            _ => 0,
+        }
+    }
+    /// Whether a block belongs to the area of the file map.
+    pub fn is_map_area(&self, block: PmBlock) -> bool {
+        block.offset() >= self.map_offset() && block < self.first_pool_block()
+    }
     /// First block that is handed out; the fixed area ends before it.
     pub fn first_pool_block(&self) -> PmBlock {
-        let checksums = if self.checksummed { self.block_count() * CHECKSUM_WORD_SIZE } else { 0 };
-        PmBlock((self.checksums_offset().0 + checksums).div_ceil(BLOCK_SIZE))
+        let before = self.map_offset().0 / BLOCK_SIZE;
+        PmBlock(match self.map {
+            MapKind::Cuckoo => before + area_blocks(self.map_buckets()),
+            _ => before,
+        })
     }
     /// Largest record in bytes (design T7).
     pub fn max_record(&self) -> u64 {
         self.lane_size / 4
     }
-    /// Whether a record may write here: it changes the roots, the block table and blocks of the pool,
-    /// nothing else.
+    /// Whether a record may write here: it changes the roots, the block table, the area of the map and blocks of the
+    /// pool, nothing else.
     pub fn may_log(&self, offset: PmOffset, length: u64) -> bool {
         let end = offset.0.saturating_add(length);
         let roots = ROOTS_BLOCK.offset();
         (offset >= roots && end <= roots.0 + BLOCK_SIZE)
             || (offset >= self.table_offset() && end <= self.table_end().0)
-            || (offset >= self.first_pool_block().offset() && end <= self.pm_size)
+            || (offset >= self.map_offset() && end <= self.pm_size)
     }
     /// Address of the word that holds the root of the inode file's radix tree.
     pub fn inode_root(&self) -> PmOffset {

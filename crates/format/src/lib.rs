@@ -11,6 +11,7 @@ pub mod below;
 pub mod checkpoint;
 pub mod checksum;
 pub mod corrupt;
+pub mod cuckoo_map;
 pub mod device;
 pub mod extent_map;
 pub mod geometry;

@@ -1,6 +1,6 @@
 //! Kinds of file maps: the number in the superblock, and the feature bit that goes with it.
 
-use crate::version::{EXTENT_MAP, HASHFS_LINEAR_MAP, HASHFS_MAP, RADIX_MAP};
+use crate::version::{CUCKOO_MAP, EXTENT_MAP, HASHFS_LINEAR_MAP, HASHFS_MAP, RADIX_MAP};
 
 /// A kind of file map. A pool has one kind; mkfs chooses it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -11,6 +11,8 @@ pub enum MapKind {
     Radix = 1,
     /// A B-tree of extents per file.
     Extent = 2,
+    /// A cuckoo table of all files.
+    Cuckoo = 3,
     /// The block table as hash table of all files, with linear probing.
     HashfsLinear = 4,
     /// As [`MapKind::HashfsLinear`], with homes in groups of 16 slots.
@@ -19,7 +21,8 @@ pub enum MapKind {
 
 impl MapKind {
     /// All kinds, by their numbers.
-    pub const ALL: &[MapKind] = &[MapKind::Radix, MapKind::Extent, MapKind::HashfsLinear, MapKind::Hashfs];
+    pub const ALL: &[MapKind] =
+        &[MapKind::Radix, MapKind::Extent, MapKind::Cuckoo, MapKind::HashfsLinear, MapKind::Hashfs];
 
     /// The number in the superblock.
     pub const fn id(self) -> u8 {
@@ -36,6 +39,7 @@ impl MapKind {
         match self {
             MapKind::Radix => RADIX_MAP,
             MapKind::Extent => EXTENT_MAP,
+            MapKind::Cuckoo => CUCKOO_MAP,
             MapKind::HashfsLinear => HASHFS_LINEAR_MAP,
             MapKind::Hashfs => HASHFS_MAP,
         }
@@ -44,6 +48,11 @@ impl MapKind {
     /// Whether the block table is the map.
     pub const fn is_table(self) -> bool {
         matches!(self, MapKind::HashfsLinear | MapKind::Hashfs)
+    }
+
+    /// Whether all files share one table: no file has words or pages of a map, and memory knows the blocks of files.
+    pub const fn is_shared(self) -> bool {
+        matches!(self, MapKind::Cuckoo) || self.is_table()
     }
 
     /// The features of all kinds: a pool has one of them.

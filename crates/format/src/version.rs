@@ -73,6 +73,11 @@ pub const INCOMPATIBLE: &[FeatureRow] = &[
         sentence: "PM-resident blocks are mapped by a B-tree of extents per file",
     },
     FeatureRow {
+        bit: CUCKOO_MAP,
+        name: "cuckoo-map",
+        sentence: "PM-resident blocks are mapped by a cuckoo table of all files, in an area before the pool of blocks",
+    },
+    FeatureRow {
         bit: HASHFS_LINEAR_MAP,
         name: "hashfs-linear-map",
         sentence: "the block table is the map of PM-resident blocks, a hash table with linear probing",
@@ -99,6 +104,9 @@ pub const PAGE_CHECKSUMS: u64 = 32;
 pub const DATA_CHECKSUMS: u64 = 64;
 /// Incompatible feature: the extent map, in place of the radix map. Set by mkfs when asked for.
 pub const EXTENT_MAP: u64 = 128;
+/// Incompatible feature: the cuckoo map, in place of the radix map. Set by mkfs when asked for; its area moves the first
+/// block of the pool.
+pub const CUCKOO_MAP: u64 = 256;
 /// Incompatible feature: the block table as map, in place of the radix map. Set by mkfs when asked for.
 pub const HASHFS_LINEAR_MAP: u64 = 512;
 /// Incompatible feature: the block table as map with homes in groups. Set by mkfs when asked for.

@@ -24,6 +24,7 @@
 //! A transaction that is given up after `make_room` gives the claim back (`Claim::give_back_all`); one that is
 //! given up after `change` or `prune`, or in which they failed, keeps the blocks in `freed` (`BlockPool::keep`).
 
+use crate::cuckoo::Held;
 use smallvec::SmallVec;
 use terrace_blocks::{Claim, Presence};
 use terrace_format::inode::InodeSlot;
@@ -139,6 +140,8 @@ enum Shared<'a> {
     Nothing,
     Presence(PresenceChange<'a>),
     Raise(Raise<'a>),
+    /// The locks go first: the map says by its lines which blocks of a failed change are there.
+    Stripes(Held<'a>, Option<PresenceChange<'a>>),
 }
 
 impl<'a> MapGuard<'a> {
@@ -150,11 +153,19 @@ impl<'a> MapGuard<'a> {
         MapGuard(Shared::Raise(raise))
     }
 
+    pub(crate) fn stripes(held: Held<'a>, presence: Option<PresenceChange<'a>>) -> MapGuard<'a> {
+        MapGuard(Shared::Stripes(held, presence))
+    }
+
     /// The record is committed, its stores are issued.
     pub fn committed(self) {
         match self.0 {
             Shared::Nothing => {}
             Shared::Presence(change) => change.committed(),
+            Shared::Stripes(held, change) => {
+                drop(held);
+                change.into_iter().for_each(PresenceChange::committed);
+            }
             Shared::Raise(raise) => raise.committed(),
         }
     }
@@ -167,6 +178,10 @@ impl<'a> MapGuard<'a> {
             // Refused before a record was written.
             (_, Err(Error::Stopped)) => {}
             (Shared::Presence(change), Err(_)) if is_stopped => change.doubtful(),
+            (Shared::Stripes(held, change), Err(_)) if is_stopped => {
+                drop(held);
+                change.into_iter().for_each(PresenceChange::doubtful);
+            }
             _ => {}
         }
     }

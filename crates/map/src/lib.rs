@@ -4,12 +4,13 @@
 //! ([`InodeFileMap`]).
 //! Invariants: every change is logged in the caller's transaction (T1); every block number read from the
 //! medium is checked; nothing read from a damaged medium panics or loops.
-//! Lock order: the crate has no locks. The caller holds the inode's lock (L1), which is the lock of the
-//! words of its map.
+//! Lock order: the caller holds the inode's lock (L1), which is the lock of the words of its map. Where files share words
+//! (`cuckoo`) their locks come after the catalog's shards and before the allocator.
 //! Called by store and engine.
 #![forbid(unsafe_code)]
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+pub mod cuckoo;
 pub mod extent;
 pub mod file_map;
 pub mod hashfs;
@@ -26,6 +27,7 @@ mod radix_change;
 mod radix_prune;
 mod radix_read;
 
+pub use cuckoo::CuckooMap;
 pub use extent::ExtentTree;
 pub use file_map::{FileMap, MapInode, Mapping};
 pub use inode_file::InodeFileMap;

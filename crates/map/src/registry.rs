@@ -3,11 +3,11 @@
 //! Invariant: the rows are those of the format's kinds, in the order of their numbers.
 
 use crate::map_row::MapRow;
-use crate::{extent, hashfs, radix_tree};
+use crate::{cuckoo, extent, hashfs, radix_tree};
 use terrace_format::map_kind::MapKind;
 
 /// All file maps, by number. The first one is the map of a new pool without another choice.
-pub const MAPS: &[MapRow] = &[radix_tree::ROW, extent::ROW, hashfs::ROW, hashfs::GROUPS_ROW];
+pub const MAPS: &[MapRow] = &[radix_tree::ROW, extent::ROW, cuckoo::ROW, hashfs::ROW, hashfs::GROUPS_ROW];
 
 const _: () = assert!(MAPS.len() == MapKind::ALL.len(), "the format knows as many file maps");
 
@@ -16,6 +16,7 @@ pub fn row_of(kind: MapKind) -> &'static MapRow {
     match kind {
         MapKind::Radix => &radix_tree::ROW,
         MapKind::Extent => &extent::ROW,
+        MapKind::Cuckoo => &cuckoo::ROW,
         MapKind::HashfsLinear => &hashfs::ROW,
         MapKind::Hashfs => &hashfs::GROUPS_ROW,
     }

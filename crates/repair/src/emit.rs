@@ -2,6 +2,7 @@
 //! tree is built anew in free blocks.
 
 mod catalog;
+mod cuckoo;
 mod extents;
 mod inode_file;
 mod maps;

@@ -28,7 +28,8 @@ pub(crate) fn open_faulty_pages(
     let mut opened = false;
     for page in pages.map(PmBlock) {
         let owner = checksums::owner(&view.pm, overlay, &geometry, page);
-        if page != ROOTS_BLOCK && !geometry.is_table(page) && !matches!(owner, Some(Owner::Page { .. })) {
+        let is_fixed = page == ROOTS_BLOCK || geometry.is_table(page) || geometry.is_map_area(page);
+        if !is_fixed && !matches!(owner, Some(Owner::Page { .. })) {
             continue;
         }
         let Some(code) = checksums::fault((&view.pm, overlay), &geometry, &superblock.uuid, page) else {
@@ -45,7 +46,10 @@ pub(crate) fn open_faulty_pages(
                 actions.add(format!("{name}: the one wrong bit is turned back"));
                 continue;
             }
-            note_changed(view, overlay, actions, (page, owner), &name);
+            // The block table is a second witness of a shared map.
+            if !geometry.is_map_area(page) {
+                note_changed(view, overlay, actions, (page, owner), &name);
+            }
         }
         // An unreadable line of checksum words is written whole, so the other pages of the line are open then
         // as well.

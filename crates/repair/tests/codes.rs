@@ -4,7 +4,7 @@
 #[path = "../../check/tests/common/mod.rs"]
 mod common;
 
-use common::damages::{ALL, Damage, EXTENTS, TABLE_MAP};
+use common::damages::{ALL, CUCKOO, Damage, EXTENTS, TABLE_MAP};
 use common::*;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -57,6 +57,15 @@ fn full() -> Image {
     image
 }
 
+/// As [`full`], with a cuckoo table. Block 1 of the file is written there, with zeros.
+fn full_cuckoo() -> Image {
+    let mut image = Image::with_cuckoo();
+    for (at, block) in image.data.into_iter().enumerate().filter(|(at, _)| *at != 1) {
+        image.put(PmBlock(block).offset(), &[0x20 + at as u8; BLOCK_SIZE as usize]);
+    }
+    image
+}
+
 fn file_content() -> Vec<u8> {
     let mut content = vec![0u8; 24 * BLOCK_SIZE as usize];
     let mut fill = |block: usize, byte: u8| content[block * 4096..][..4096].fill(byte);
@@ -91,6 +100,7 @@ fn every_repairable_damage_is_repaired() {
     for map in [MapKind::HashfsLinear, MapKind::Hashfs] {
         repair_all(&full().with_table_map(map), &[TABLE_MAP]);
     }
+    repair_all(&full_cuckoo(), &[CUCKOO]);
 }
 
 /// Repairs each damage of some tables, and looks at the pool afterwards.

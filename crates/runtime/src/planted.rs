@@ -59,6 +59,8 @@ pub enum Mistake {
     FetchKeepsChanged,
     HashTakenForName,
     EntryReferenceStays,
+    RunNotCorrected,
+    EvictionClearsFirst,
 }
 
 /// Every mistake: its name on command lines, and what is wrong.
@@ -257,6 +259,16 @@ pub const MISTAKES: &[(Mistake, &str, &str)] = &[
         Mistake::EntryReferenceStays,
         "entry-reference-stays",
         "the reference to an entry of readdirplus that the kernel did not take stays",
+    ),
+    (
+        Mistake::RunNotCorrected,
+        "run-not-corrected",
+        "a removal from the midst of a run of the cuckoo map leaves the counts of the other blocks as they were",
+    ),
+    (
+        Mistake::EvictionClearsFirst,
+        "eviction-clears-first",
+        "an eviction of the cuckoo map clears the old place before the record that copies the entry",
     ),
 ];
 

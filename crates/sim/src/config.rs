@@ -125,6 +125,7 @@ impl Config {
             MapKind::Radix => 56,
             MapKind::HashfsLinear | MapKind::Hashfs => 74,
             MapKind::Extent => 45,
+            MapKind::Cuckoo => 43,
         }
     }
 

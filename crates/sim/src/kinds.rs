@@ -249,6 +249,10 @@ pub const CONFIGS: &[Config] = &[
     Config { name: "extent-dram", map: MapKind::Extent, ..POWER_DRAM },
     Config { name: "extent-full", map: MapKind::Extent, device_blocks: 512, tree: FULL, ..POWER },
     Config { name: "extent-faults", map: MapKind::Extent, trouble: Trouble::POWER_AND_FAULTS, ..PREDICTIVE },
+    Config { name: "cuckoo", map: MapKind::Cuckoo, ..POWER },
+    Config { name: "cuckoo-dram", map: MapKind::Cuckoo, ..POWER_DRAM },
+    Config { name: "cuckoo-full", map: MapKind::Cuckoo, device_blocks: 512, tree: FULL, ..POWER },
+    Config { name: "cuckoo-faults", map: MapKind::Cuckoo, trouble: Trouble::POWER_AND_FAULTS, ..PREDICTIVE },
     Config { name: "hashfs-linear", map: MapKind::HashfsLinear, ..POWER },
     Config { name: "hashfs-linear-dram", map: MapKind::HashfsLinear, ..POWER_DRAM },
     Config {

@@ -33,6 +33,7 @@ pub fn atomic_blocks() -> usize {
         MapKind::Radix => 56,
         MapKind::HashfsLinear | MapKind::Hashfs => 74,
         MapKind::Extent => 45,
+        MapKind::Cuckoo => 43,
     }
 }
 

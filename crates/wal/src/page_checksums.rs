@@ -275,7 +275,7 @@ impl PageChecksums {
     }
 
     fn is_metadata(&self, page: PmBlock) -> bool {
-        if page == ROOTS_BLOCK || self.geometry.is_table(page) {
+        if page == ROOTS_BLOCK || self.geometry.is_table(page) || self.geometry.is_map_area(page) {
             return true;
         }
         let owner = || self.pm.load_u64(self.geometry.table_entry(page)).ok().and_then(Owner::decode);

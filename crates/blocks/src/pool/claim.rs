@@ -154,7 +154,7 @@ impl BlockPool {
                 return Err(NoSpace::Pm.into());
             }
         }
-        if self.hashed.is_some() {
+        if self.hashed.as_ref().is_some_and(|hashed| hashed.is_placing) {
             space.promised += count as u64;
             self.tell_free(&space);
             return Ok(Claim { pool: self, blocks, next: 0, promised: count });

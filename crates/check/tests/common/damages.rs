@@ -233,6 +233,37 @@ pub const TABLE_MAP: &[Damage] = &[
     (MapBlockCount, |i| i.own(i.nodes[0], file(CHILD, 0, true))),
 ];
 
+/// Damages to [`Image::with_cuckoo`].
+pub const CUCKOO: &[Damage] = &[
+    (CuckooEntry, |i| i.put_u64(i.cuckoo_place(8), 2)),
+    (CuckooEntry, |i| i.put_u64(i.cuckoo_place(8), page(PageKind::MapNode, FILE).encode())),
+    (CuckooEntry, |i| i.put_u64(i.cuckoo_place(8), 0)),
+    (CuckooEntry, |i| i.put_u64(i.cuckoo_place(8).plus(8), 5)),
+    (CuckooEntry, |i| i.put_u64(i.cuckoo_place(8).plus(8), 1 << 40)),
+    (CuckooEntry, |i| i.put_u64(i.cuckoo_place(8).plus(8), i.data[2] | 9 << 48)),
+    (CuckooEntry, |i| i.put_u64(i.cuckoo_place(8).plus(8), i.data[2] | 8 << 52)),
+    (CuckooEntry, |i| i.put_u64(i.cuckoo_place(8).plus(8), i.data[2] | 1 << 56)),
+    (CuckooPlace, |i| {
+        let (words, pair) = (i.cuckoo_entry(21).encode(), i.buckets().pair(Ino(FILE), FileBlock(21)));
+        i.put(i.cuckoo_place(21), &[0; 16]);
+        i.cuckoo_add_to((0..).find(|line| !pair.contains(line)).unwrap(), words);
+    }),
+    (CuckooTwice, |i| i.cuckoo_add(&i.cuckoo_entry(8), 1)),
+    (CuckooTwice, |i| i.cuckoo_add_to(i.buckets().stash().start, i.cuckoo_entry(600).encode())),
+    (CuckooRun, |i| i.put_u64(i.cuckoo_place(0).plus(8), i.data[0])),
+    (CuckooRun, |i| i.put_u64(i.cuckoo_place(1).plus(8), i.data[1] | 1 << 48 | 1 << 52)),
+    (CuckooRun, |i| i.put_u64(i.cuckoo_place(21).plus(8), i.data[3] | 1 << 52)),
+    (CuckooRun, |i| i.put(i.cuckoo_place(1), &[0; 16])),
+    (CuckooInode, |i| i.cuckoo_add(&BucketEntry { ino: Ino(50), ..i.cuckoo_entry(8) }, 0)),
+    (CuckooSlot, |i| i.slot(FILE, |slot| slot.direct[3] = 20.into())),
+    (CuckooSlot, |i| i.slot(ORPHANS[1], |slot| slot.root = 1.into())),
+    (SlotMap, |i| i.cuckoo_add(&BucketEntry { ino: Ino(LINK), ..i.cuckoo_entry(8) }, 0)),
+    (BlockTwice, |i| i.put_u64(i.cuckoo_place(21).plus(8), i.data[2])),
+    (BlockOwner, |i| i.own(i.data[3], file(FILE, 22, false))),
+    (BlockLeaked, |i| i.put(i.cuckoo_place(8), &[0; 16])),
+    (MapBlockCount, |i| i.put(i.cuckoo_place(600), &[0; 16])),
+];
+
 pub const CATALOG: &[Damage] = &[
     (CatalogRoot, |i| i.put_u64(i.geometry.shard_root(1), 1 << 56 | i.leaves[1])),
     (CatalogPage, |i| i.put(PmBlock(i.leaves[1]).offset(), b"no")),

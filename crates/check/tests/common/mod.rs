@@ -8,6 +8,7 @@ use std::sync::Arc;
 use terrace_check::{Options, PoolView, Report, check};
 use terrace_format::checkpoint::Checkpoint;
 use terrace_format::checksum::{crc32c, record_seed};
+use terrace_format::cuckoo_map::{Buckets, Entry as BucketEntry};
 use terrace_format::device::{DEVICE_MAGIC, DeviceHeader, SummaryEntry, encode_summary};
 use terrace_format::extent_map::{Entry, Extent, ExtentRoot, NodeHead, encode_child, entry_at};
 use terrace_format::geometry::{CHECKPOINT_COPIES, SUPERBLOCK_COPIES};
@@ -149,7 +150,12 @@ pub fn file(ino: u64, block: u64, unwritten: bool) -> Owner {
 impl Image {
     /// An empty pool: the root directory alone, as mkfs makes it.
     pub fn empty() -> Image {
-        let geometry = Geometry::choose(2 << 20, 16).unwrap();
+        Image::empty_with(MapKind::Radix)
+    }
+
+    /// As [`Self::empty`], in the layout of a pool with another map.
+    fn empty_with(map: MapKind) -> Image {
+        let geometry = Geometry::choose(2 << 20, 16).unwrap().with_map(map).unwrap();
         let mut image = Image {
             pm: vec![0; 2 << 20],
             device: vec![0; (DEVICE_BLOCKS * BLOCK_SIZE) as usize],
@@ -179,7 +185,11 @@ impl Image {
 
     /// A pool with each kind of structure.
     pub fn full() -> Image {
-        let mut image = Image::empty();
+        Image::full_with(MapKind::Radix)
+    }
+
+    fn full_with(map: MapKind) -> Image {
+        let mut image = Image::empty_with(map);
         image.add_inode_page();
         image.add_inode_page();
         image.slot(1, |slot| (slot.nlink, slot.size) = (3.into(), 4.into()));
@@ -281,6 +291,70 @@ impl Image {
             });
         }
         self
+    }
+
+    /// The pool of [`Self::full`] with a cuckoo table of all files; blocks 0 and 1 of the file are a run.
+    pub fn with_cuckoo() -> Image {
+        let mut image = Image::full_with(MapKind::Cuckoo);
+        image.nodes.into_iter().for_each(|node| image.own(node, Owner::Free));
+        let orphan = image.slot_place(ORPHANS[1]).plus(InodeSlot::DIRECT + 12).0 as usize;
+        let orphan = u32::from_le_bytes(image.pm[orphan..][..4].try_into().unwrap());
+        let data = image.data;
+        image.own(data[1], file(FILE, 1, false));
+        for ino in [FILE, ORPHANS[1]] {
+            image.slot(ino, |slot| {
+                slot.direct = Default::default();
+                slot.root = 0.into();
+            });
+        }
+        let entry = |block: u64, place: u64| BucketEntry {
+            ino: Ino(FILE),
+            block: FileBlock(block),
+            place: PmBlock(place),
+            unwritten: block == 600,
+            before: u8::from(block == 1),
+            behind: u8::from(block == 0),
+        };
+        for (block, place) in [0, 1, 8, 21, 600].into_iter().zip(data) {
+            image.cuckoo_add(&entry(block, place), 0);
+        }
+        image.cuckoo_add(&BucketEntry { ino: Ino(ORPHANS[1]), ..entry(3, orphan.into()) }, 1);
+        image
+    }
+
+    pub fn buckets(&self) -> Buckets {
+        Buckets::new([0; 16], &self.geometry)
+    }
+
+    /// Puts an entry into a free place of one of its two buckets.
+    pub fn cuckoo_add(&mut self, entry: &BucketEntry, bucket: usize) {
+        self.cuckoo_add_to(self.buckets().pair(entry.ino, entry.block)[bucket], entry.encode());
+    }
+
+    /// Puts words into a free place of a line.
+    pub fn cuckoo_add_to(&mut self, line: u64, words: [u64; 2]) {
+        let line = self.buckets().line(line);
+        let is_free = |at: &PmOffset| self.pm[at.0 as usize..][..16] == [0; 16];
+        let at = (0..4).map(|slot| line.plus(16 * slot)).find(is_free).unwrap();
+        self.put_u64(at, words[0]);
+        self.put_u64(at.plus(8), words[1]);
+    }
+
+    /// The address of the entry of a block of the file.
+    pub fn cuckoo_place(&self, block: u64) -> PmOffset {
+        let key = BucketEntry::key(Ino(FILE), FileBlock(block));
+        let buckets = self.buckets();
+        let word = |at: &PmOffset| u64::from_le_bytes(self.pm[at.0 as usize..][..8].try_into().unwrap());
+        let lines = buckets.lines().flat_map(|line| (0..4).map(move |slot| (line, slot)));
+        let mut places = lines.map(|(line, slot)| buckets.line(line).plus(16 * slot));
+        places.find(|at| word(at) >> 1 == key).unwrap()
+    }
+
+    /// The entry of a block of the file.
+    pub fn cuckoo_entry(&self, block: u64) -> BucketEntry {
+        let at = self.cuckoo_place(block).0 as usize;
+        let word = |at: usize| u64::from_le_bytes(self.pm[at..][..8].try_into().unwrap());
+        BucketEntry::decode([word(at), word(at + 8)]).unwrap()
     }
 
     pub fn extent_node(&mut self, node: u64, level: u8, entries: &[Entry]) {

@@ -35,7 +35,7 @@ fn judge(image: PmImage, geometry: Geometry, row: usize, allowed: &[crate::model
 
 fn explore(row: usize, seed: u64, persist_only: bool, steps: usize) -> u64 {
     // The pool has few free blocks, so freed blocks are soon used again.
-    let (bytes, geometry) = image(2 << 20, 90);
+    let (bytes, geometry) = image(MAPS[row].kind, 2 << 20, 90);
     let pm = Arc::new(RecordedPm::from_image(bytes));
     pm.set_persist_only(persist_only);
     let mut maps = ModelledMap::open(pm.clone(), geometry, &MAPS[row], seed);

@@ -7,6 +7,7 @@ use rand::Rng;
 use std::sync::Arc;
 use terrace_blocks::Purpose;
 use terrace_format::inode::{InodeSlot, pack_root};
+use terrace_format::map_kind::MapKind;
 use terrace_format::table::Owner;
 use terrace_format::{FileBlock, Ino, PmBlock};
 use terrace_map::{Mapping, RadixTree};
@@ -16,7 +17,7 @@ use terrace_runtime::{Clock, SystemClock};
 use terrace_wal::{Error, Result, Tx};
 
 fn populated(row: &Row, seed: u64) -> ModelledMap {
-    let (bytes, geometry) = image(8 << 20, u64::MAX / 2);
+    let (bytes, geometry) = image(row.kind, 8 << 20, u64::MAX / 2);
     let pm: Arc<dyn PmMedium> = Arc::new(RecordedPm::from_image(bytes));
     let mut maps = ModelledMap::open(pm, geometry, row, seed);
     for ino in 1..=INODES {
@@ -96,7 +97,9 @@ fn damage_ends_in_corrupt() {
         let start = clock.monotonic_ns();
         for _ in 0..30 {
             let word = bad_word(&mut maps, &nodes);
-            let at = if nodes.is_empty() {
+            let at = if row.kind == MapKind::Cuckoo && maps.rng.random_bool(0.7) {
+                crate::cuckoo::random_word(&mut maps)
+            } else if nodes.is_empty() {
                 let (first, end) = (maps.blocks.first_block().0, maps.blocks.end_block().0);
                 let block = PmBlock(maps.rng.random_range(first..end));
                 maps.wal.geometry().table_entry(block).plus(8 * u64::from(maps.rng.random_bool(0.2)))

@@ -14,7 +14,7 @@ use terrace_wal::{Error, Tx};
 
 fn modelled(size: u64) -> ModelledMap {
     let row = MAPS.iter().find(|row| row.name == "extent").unwrap();
-    let (bytes, geometry) = image(size, u64::MAX / 2);
+    let (bytes, geometry) = image(row.kind, size, u64::MAX / 2);
     ModelledMap::open(Arc::new(RecordedPm::from_image(bytes)), geometry, row, 7)
 }
 

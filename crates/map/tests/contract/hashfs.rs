@@ -19,7 +19,7 @@ fn mounted_again(row: &MapRow) -> ModelledMap {
 }
 
 fn mounted_on_recorded(row: &MapRow) -> (ModelledMap, Arc<RecordedPm>) {
-    let (bytes, geometry) = image(2 << 20, u64::MAX / 2);
+    let (bytes, geometry) = image(row.kind, 2 << 20, u64::MAX / 2);
     let recorded = Arc::new(RecordedPm::from_image(bytes));
     let pm: Arc<dyn PmMedium> = Arc::clone(&recorded) as Arc<dyn PmMedium>;
     let mut maps = ModelledMap::open(Arc::clone(&pm), geometry, row, 1);

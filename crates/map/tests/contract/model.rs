@@ -63,7 +63,7 @@ fn compare(maps: &mut ModelledMap) {
 }
 
 fn run(row: &Row, seed: u64, size: u64, steps: usize) {
-    let (bytes, geometry) = image(size, u64::MAX / 2);
+    let (bytes, geometry) = image(row.kind, size, u64::MAX / 2);
     let pm: Arc<dyn PmMedium> = Arc::new(RecordedPm::from_image(bytes));
     let mut maps = ModelledMap::open(Arc::clone(&pm), geometry, row, seed);
     for number in 0..steps {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use terrace_blocks::{BlockPool, Claim, Purpose, Target};
 use terrace_format::address::MAX_FILE_BLOCK;
 use terrace_format::inode::InodeSlot;
+use terrace_format::map_kind::MapKind;
 use terrace_format::table::{Owner, PageKind};
 use terrace_format::{FileBlock, Geometry, Ino, PmBlock};
 use terrace_map::file_map::{Freed, MapChange, MapGuard};
@@ -27,7 +28,7 @@ pub const PAGE_RECORD_BYTES: usize = 24 + 2 * 16;
 /// Bytes of a freed page of a map in a record, at most.
 const FREED_RECORD_BYTES: usize = 24 + 16 + 8 + 240;
 /// Bytes of a step that makes room, at most.
-const STEP_RECORD_BYTES: usize = 512;
+const STEP_RECORD_BYTES: usize = 1024;
 
 /// The changes of an operation as callers make them: new mappings as a whole, removals run by run.
 fn changes(inode: &MapInode, first: u64, old: &[Option<Mapping>], new: &[Option<Mapping>]) -> Vec<MapChange> {
@@ -107,9 +108,9 @@ pub fn inode(geometry: &Geometry, ino: u64) -> MapInode {
     MapInode { ino: Ino(ino), slot: slot_page(geometry).offset().plus(ino % 32 * 128) }
 }
 
-/// An image of `size` bytes with `free` blocks, all of garbage, and zeroed slots.
-pub fn image(size: u64, free: u64) -> (Vec<u8>, Geometry) {
-    let geometry = Geometry::choose(size, 16).unwrap();
+/// An image of `size` bytes with `free` blocks, all of garbage, and zeroed slots, for a kind of map.
+pub fn image(kind: MapKind, size: u64, free: u64) -> (Vec<u8>, Geometry) {
+    let geometry = Geometry::choose(size, 16).unwrap().with_map(kind).unwrap();
     let pm = Arc::new(terrace_media::pm::RecordedPm::new(size));
     Wal::format(pm.clone(), UUID, geometry).unwrap();
     let mut image = pm.visible_image().to_vec();
@@ -135,9 +136,10 @@ impl ModelledMap {
         let geometry = geometry.with_map(row.kind).unwrap();
         let (wal, _) = Wal::open(Arc::clone(&pm), UUID, geometry).unwrap();
         let wal = Arc::new(wal);
-        let blocks = Arc::new(match row.kind.is_table() {
-            true => BlockPool::hashed_by(Arc::clone(&wal), UUID),
-            false => BlockPool::new(Arc::clone(&wal)),
+        let blocks = Arc::new(match row.kind {
+            kind if kind.is_table() => BlockPool::hashed_by(Arc::clone(&wal), UUID),
+            kind if kind.is_shared() => BlockPool::with_presence(Arc::clone(&wal), UUID),
+            _ => BlockPool::new(Arc::clone(&wal)),
         });
         let map = Arc::from((row.make)(&blocks).unwrap());
         // Half of the maps are used before the scan of the block table has ended.
@@ -226,7 +228,7 @@ impl ModelledMap {
                 return Ok(());
             }
             let now = held - claim.left();
-            assert!(now != 0 || self.map.record().block == 0, "no page of {held} was used");
+            assert!(now != 0 || room.pages == 0, "no page of {held} was used");
             if give_up {
                 claim.give_back_all(); // the transaction is given up
                 continue;
@@ -361,16 +363,21 @@ impl ModelledMap {
         let before = tx.record_size();
         let mut freed = Freed::new();
         let changes = changes(&inode, first, &old, new);
+        let stored = (self.name == "cuckoo").then(|| crate::cuckoo::lines(self));
         let limit = self.wal.max_record().saturating_sub(48 * new.len());
         let changed = map.change(tx, &changes, limit, &mut freed);
         let guard = changed.inspect_err(|_| freed.iter().for_each(|block| self.blocks.keep(*block)))?;
+        assert!(
+            stored.is_none_or(|stored| stored == crate::cuckoo::lines(self)),
+            "a line changed before the commit"
+        );
         let cost = tx.record_size() - before;
         let most = self.map.record().bytes(changes.len(), new.len()) + FREED_RECORD_BYTES * freed.len();
         assert!(cost <= most, "change of {} blocks took {cost} bytes of {most}", new.len());
         assert!(old != new || cost <= FREED_RECORD_BYTES * freed.len(), "unchanged words were logged");
         let mut seen = vec![None; new.len()];
-        // Presence of new blocks is entered before their entries are stored.
-        if self.map.record().block > 0 {
+        // Presence of new blocks is entered before their entries are stored. Readers of the cuckoo map wait for the guard.
+        if self.map.record().block > 0 && self.name != "cuckoo" {
             self.map.lookup_run(&inode, FileBlock(first), &mut seen)?;
             assert_eq!(seen, old, "a change is visible before its commit");
         }
@@ -478,5 +485,8 @@ impl ModelledMap {
             }
         }
         assert_eq!(&files, content, "block table and map differ");
+        if self.name == "cuckoo" {
+            crate::cuckoo::check(self, content);
+        }
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use terrace_blocks::{Purpose, Target};
 use terrace_format::address::MAX_FILE_BLOCK;
 use terrace_format::below::Below;
+use terrace_format::map_kind::MapKind;
 use terrace_format::table::{Owner, PageKind};
 use terrace_format::{DeviceBlock, DeviceId, FileBlock, Ino, PmBlock};
 use terrace_map::file_map::MapChange;
@@ -81,7 +82,7 @@ fn set_without_a_node_is_an_error_and_clearing_is_not() {
 #[test]
 fn nodes_are_added_up_to_a_full_record() {
     for_radix(|row, seed| {
-        let (bytes, geometry) = image(2 << 20, u64::MAX / 2);
+        let (bytes, geometry) = image(row.kind, 2 << 20, u64::MAX / 2);
         let mut maps = ModelledMap::open(Arc::new(RecordedPm::from_image(bytes)), geometry, row, seed);
         let inode = maps.inode(2);
         let mut claim = maps.blocks.claim(300, Purpose::Reclaim).unwrap();
@@ -104,7 +105,7 @@ fn nodes_are_added_up_to_a_full_record() {
 
 #[test]
 fn the_inode_file_maps_pages() {
-    let (bytes, geometry) = image(4 << 20, u64::MAX / 2);
+    let (bytes, geometry) = image(MapKind::Radix, 4 << 20, u64::MAX / 2);
     let pm: Arc<dyn PmMedium> = Arc::new(RecordedPm::from_image(bytes));
     let maps = ModelledMap::open(pm, geometry, &terrace_map::MAPS[0], 0);
     let map = InodeFileMap::new(Arc::clone(&maps.blocks));
@@ -169,7 +170,7 @@ fn the_inode_file_maps_pages() {
 /// While a record that grows the tree is stored in place, a reader without a lock finds every older page.
 #[test]
 fn readers_of_the_inode_file_need_no_lock() {
-    let (bytes, geometry) = image(4 << 20, u64::MAX / 2);
+    let (bytes, geometry) = image(MapKind::Radix, 4 << 20, u64::MAX / 2);
     let pm = Arc::new(RecordedPm::from_image(bytes));
     let maps = ModelledMap::open(pm.clone(), geometry, &terrace_map::MAPS[0], 0);
     let map = Arc::new(InodeFileMap::new(Arc::clone(&maps.blocks)));
@@ -278,7 +279,7 @@ fn emptied_pages_are_freed_while_the_record_has_room() {
 #[test]
 fn pruning_a_large_tree_goes_step_by_step() {
     for_radix(|row, seed| {
-        let (bytes, geometry) = image(4 << 20, u64::MAX / 2);
+        let (bytes, geometry) = image(row.kind, 4 << 20, u64::MAX / 2);
         let mut maps = ModelledMap::open(Arc::new(RecordedPm::from_image(bytes)), geometry, row, seed);
         let inode = maps.inode(1);
         maps.ensure_room(1, 512, 260 * 512).unwrap();

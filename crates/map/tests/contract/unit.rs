@@ -12,7 +12,7 @@ use terrace_wal::Tx;
 
 /// A pool of the smallest size.
 pub fn modelled(row: &Row, seed: u64) -> ModelledMap {
-    let (bytes, geometry) = image(2 << 20, u64::MAX / 2);
+    let (bytes, geometry) = image(row.kind, 2 << 20, u64::MAX / 2);
     ModelledMap::open(Arc::new(RecordedPm::from_image(bytes)), geometry, row, seed)
 }
 
@@ -73,7 +73,7 @@ fn an_inode_at_nowhere_has_no_blocks_and_refuses_sets() {
         assert_eq!(maps.map.lookup(&inode, FileBlock(0)).unwrap(), None);
         assert_eq!(next_mapped(&*maps.map, &inode, 0, u64::MAX).unwrap(), None);
         let some = [Some(Mapping::written(PmBlock(60)))];
-        assert!(row.kind.is_table() || set(&*maps.map, &mut Tx::new(), &inode, 0, &some).is_err());
+        assert!(row.kind.is_shared() || set(&*maps.map, &mut Tx::new(), &inode, 0, &some).is_err());
     });
 }
 

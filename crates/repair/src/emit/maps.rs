@@ -1,5 +1,6 @@
 //! Writes file maps: a sound map that holds the right entries stays, every other map is built anew.
 
+use super::cuckoo::emit_cuckoo;
 use super::extents::build_extents;
 use super::radix::build_radix;
 use crate::state::Round;
@@ -17,6 +18,10 @@ pub(crate) fn emit_maps(round: &mut Round<'_>) -> Result<(), Stuck> {
     if round.pool.geometry.map.is_table() {
         emit_table_maps(round);
         return Ok(());
+    }
+    if round.pool.geometry.map == MapKind::Cuckoo {
+        clear_slot_words(round);
+        return emit_cuckoo(round);
     }
     for ino in round.inodes.slots.keys().copied().collect::<Vec<u32>>() {
         let map = round.maps.remove(&ino);
@@ -67,6 +72,11 @@ fn emit_table_maps(round: &mut Round<'_>) {
         round.actions.add(format!("the reach of the map is {new}, it was {stored}"));
         round.pool.put(geometry.map_reach(), &new.to_le_bytes());
     }
+    clear_slot_words(round);
+}
+
+/// Slots hold no words of a map that files share.
+fn clear_slot_words(round: &mut Round<'_>) {
     for (ino, slot) in &mut round.inodes.slots {
         if slot.root.get() != 0 || slot.direct.iter().any(|pointer| pointer.get() != 0) {
             round.actions.add(format!("inode {ino}: map words in its slot are cleared"));
@@ -83,7 +93,7 @@ fn build_map(round: &mut Round<'_>, ino: u32, slot: &mut InodeSlot, map: FileMap
     let page = Owner::Page { kind: PageKind::MapNode, datum: ino };
     match round.pool.geometry.map {
         MapKind::Radix => build_radix_map(round, slot, &map.entries, page),
-        MapKind::HashfsLinear | MapKind::Hashfs => Ok(()),
+        MapKind::Cuckoo | MapKind::HashfsLinear | MapKind::Hashfs => Ok(()),
         MapKind::Extent => {
             let blocks = map.entries.iter().map(|(block, mapped)| (*block, *mapped));
             build_extents(round, slot, blocks, page)

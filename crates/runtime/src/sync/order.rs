@@ -22,6 +22,8 @@ pub enum LockKind {
     OrphanList,
     /// The table of free inode numbers.
     InodeNumbers,
+    /// Stripes of a file map that all files share, by number.
+    MapStripe,
     /// The allocator of PM blocks, then that of device blocks.
     Allocator,
     /// Lanes of the log, one at a time.

@@ -1,0 +1,112 @@
+//! Cuckoo map: look-ups, and lists of blocks.
+
+use super::table::{CuckooMap, Key, run_of};
+use crate::file_map::{MapInode, Mapped, Mapping};
+use terrace_blocks::pool::Known;
+use terrace_format::address::MAX_FILE_BLOCK;
+use terrace_format::cuckoo_map::{Entry, RUN_BLOCKS};
+use terrace_format::{Corrupt, FileBlock, Ino};
+use terrace_wal::{Error, Result};
+
+/// Buckets of the blocks between two multiples of 16, computed together.
+pub(super) struct Group {
+    first: u64,
+    pairs: [[u64; 2]; RUN_BLOCKS as usize],
+}
+
+impl Group {
+    /// The group of a block.
+    pub fn of(map: &CuckooMap, ino: Ino, block: u64) -> Group {
+        let first = block / RUN_BLOCKS * RUN_BLOCKS;
+        let mut pairs = [[0; 2]; RUN_BLOCKS as usize];
+        map.buckets.pairs(ino, FileBlock(first), &mut pairs);
+        Group { first, pairs }
+    }
+
+    pub fn has(&self, block: u64) -> bool {
+        block / RUN_BLOCKS * RUN_BLOCKS == self.first
+    }
+
+    pub fn key(&self, ino: Ino, block: u64) -> Key {
+        let pair = self.pairs.get((block % RUN_BLOCKS) as usize).copied().unwrap_or_default();
+        Key { ino, block: FileBlock(block), pair }
+    }
+}
+
+impl CuckooMap {
+    /// The entry of a key; a block that has to be there and is not is damage.
+    fn find(&self, key: &Key) -> Result<Option<Entry>> {
+        let hashed = self.hashed()?;
+        // Before the search: the scan may end during it.
+        let known = hashed.known();
+        let is_absent = || known == Known::All && !hashed.presence.contains(key.ino, key.block);
+        let found = self.search(key, &is_absent)?;
+        if found.is_none() && hashed.presence.requires(key.ino, key.block) {
+            let site = format!("cuckoo table, block {} of inode {}", key.block, key.ino);
+            let expected = format!("an entry in bucket {} or {}", key.pair[0], key.pair[1]);
+            return Err(Corrupt::new(site, expected, "none").into());
+        }
+        Ok(found.map(|found| found.entry))
+    }
+
+    pub(super) fn lookup_one(&self, inode: &MapInode, block: FileBlock) -> Result<Option<Mapping>> {
+        if block > MAX_FILE_BLOCK {
+            return Ok(None);
+        }
+        let entry = self.find(&self.key(inode.ino, block))?;
+        entry.map(|entry| self.mapping(&entry, block)).transpose()
+    }
+
+    /// The run of an entry answers for all its blocks.
+    pub(super) fn lookup_many(
+        &self,
+        inode: &MapInode,
+        first: FileBlock,
+        out: &mut [Option<Mapping>],
+    ) -> Result<()> {
+        let end = first.0.saturating_add(out.len() as u64).min(MAX_FILE_BLOCK.0 + 1);
+        let (out, behind) = out.split_at_mut(end.saturating_sub(first.0) as usize);
+        behind.fill(None);
+        let mut group: Option<Group> = None;
+        let mut run: Option<Entry> = None;
+        for (block, out) in (first.0..).zip(out) {
+            if !run.is_some_and(|entry| run_of(&entry).contains(&block)) {
+                let known = group.take().filter(|group| group.has(block));
+                let known = known.unwrap_or_else(|| Group::of(self, inode.ino, block));
+                run = self.find(&known.key(inode.ino, block))?;
+                group = Some(known);
+            }
+            *out = run.map(|entry| self.mapping(&entry, FileBlock(block))).transpose()?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn list(
+        &self,
+        inode: &MapInode,
+        range: (FileBlock, FileBlock),
+        most: usize,
+        out: &mut Vec<Mapped>,
+    ) -> Result<Option<FileBlock>> {
+        assert!(most > 0, "a list of no blocks never gets full");
+        let hashed = self.hashed()?;
+        match hashed.known() {
+            Known::All => {}
+            Known::Part => return Err(Error::TableUnread),
+            // A line that could not be read: its error names the place.
+            Known::Doubtful => self.pages.blocks.unreadable().map_or(Ok(()), Err)?,
+        }
+        let mut blocks = Vec::new();
+        let next = hashed.presence.list(inode.ino, range, most, &mut blocks);
+        let mut run: Option<Entry> = None;
+        for block in blocks {
+            if !run.is_some_and(|entry| run_of(&entry).contains(&block.0)) {
+                run = self.find(&self.key(inode.ino, block))?;
+            }
+            if let Some(entry) = run {
+                out.push((block, self.mapping(&entry, block)?));
+            }
+        }
+        Ok(next)
+    }
+}

@@ -1,0 +1,125 @@
+//! Locks of the lines of a cuckoo map, and sequences by which readers see that a line changed.
+//!
+//! Invariants: the sequence of a stripe is odd exactly while its lock is held by a change whose stores may be under way. A
+//! thread takes stripes in ascending order; the stash, with the highest number, comes last.
+//!
+//! Lock order: after the catalog's shards, before the allocator and the lanes (L1).
+
+use smallvec::SmallVec;
+use terrace_format::cuckoo_map::Buckets;
+use terrace_runtime::sync::atomic::{AtomicU64, Ordering, fence};
+use terrace_runtime::sync::{LockKind, PoolLocks, RankedGuard, RankedMutex};
+
+/// Most stripes of buckets.
+const MAX_STRIPES: u64 = 4096;
+
+struct Stripe {
+    lock: RankedMutex<()>,
+    sequence: AtomicU64,
+}
+
+/// The stripes of a map: of buckets, and behind them that of the stash.
+pub(super) struct Stripes {
+    stripes: Vec<Stripe>,
+    buckets: u64,
+}
+
+impl Stripes {
+    pub fn new(locks: PoolLocks, buckets: &Buckets) -> Stripes {
+        let count = buckets.count().min(MAX_STRIPES) as u32;
+        let stripe = |number| Stripe {
+            lock: RankedMutex::new(locks.rank(LockKind::MapStripe, number), ()),
+            sequence: AtomicU64::new(0),
+        };
+        Stripes { stripes: (0..=count).map(stripe).collect(), buckets: buckets.count() }
+    }
+
+    /// The stripe of a line.
+    fn of(&self, line: u64) -> u32 {
+        let count = self.stripes.len() as u64 - 1;
+        if line < self.buckets { (line % count) as u32 } else { count as u32 }
+    }
+
+    fn stripe(&self, number: u32) -> Option<&Stripe> {
+        self.stripes.get(number as usize)
+    }
+
+    /// The sequence of a line's stripe; `None` while it changes.
+    pub fn quiet(&self, line: u64) -> Option<u64> {
+        let sequence = self.stripe(self.of(line))?.sequence.load(Ordering::Acquire);
+        sequence.is_multiple_of(2).then_some(sequence)
+    }
+
+    /// Whether what was read of a line since [`Self::quiet`] is of one moment.
+    pub fn is_same(&self, line: u64, sequence: u64) -> bool {
+        fence(Ordering::Acquire);
+        self.stripe(self.of(line)).is_some_and(|stripe| stripe.sequence.load(Ordering::Relaxed) == sequence)
+    }
+
+    /// Locks the stripes of lines.
+    pub fn lock(&self, lines: impl IntoIterator<Item = u64>) -> Held<'_> {
+        let mut wanted: SmallVec<[u32; 8]> = lines.into_iter().map(|line| self.of(line)).collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        let mut held = Held { storing: SmallVec::new(), guards: SmallVec::new(), stripes: self };
+        wanted.into_iter().for_each(|number| held.take(number));
+        held
+    }
+}
+
+/// Stripes that a change holds. Dropped when its stores are issued, or when it was given up.
+#[must_use]
+pub(crate) struct Held<'a> {
+    /// Stripes with odd sequences.
+    storing: SmallVec<[u32; 4]>,
+    /// By number, ascending.
+    guards: SmallVec<[(u32, RankedGuard<'a, ()>); 4]>,
+    stripes: &'a Stripes,
+}
+
+impl<'a> Held<'a> {
+    fn take(&mut self, number: u32) {
+        if let Some(stripe) = self.stripes.stripe(number) {
+            self.guards.push((number, stripe.lock.lock()));
+        }
+    }
+
+    /// Whether the stripe of a line is held.
+    pub fn holds(&self, line: u64) -> bool {
+        let number = self.stripes.of(line);
+        self.guards.binary_search_by_key(&number, |(held, _)| *held).is_ok()
+    }
+
+    /// Locks the stripe of the stash, unless it is held.
+    pub fn add_stash(&mut self, line: u64) {
+        if !self.holds(line) {
+            self.take(self.stripes.of(line));
+        }
+    }
+
+    /// Tells readers that stores to lines follow, which are held.
+    pub fn begin_stores(&mut self, lines: impl Iterator<Item = u64>) {
+        for line in lines {
+            assert!(self.holds(line), "line {line} of the map is changed unlocked (T2)");
+            let number = self.stripes.of(line);
+            if !self.storing.contains(&number) {
+                self.storing.push(number);
+                self.step(number);
+            }
+        }
+        fence(Ordering::Release);
+    }
+
+    fn step(&self, number: u32) {
+        if let Some(stripe) = self.stripes.stripe(number) {
+            stripe.sequence.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        // The locks go afterwards, with the fields.
+        self.storing.iter().for_each(|number| self.step(*number));
+    }
+}

@@ -1,0 +1,221 @@
+//! The parts of a cuckoo map that reading and changing share, and searches.
+
+use super::stripes::{Held, Stripes};
+use crate::file_map::{Mapping, Witness};
+use crate::pages::Pages;
+use std::sync::Arc;
+use terrace_blocks::pool::{Hashed, Known};
+use terrace_blocks::{BlockPool, Presence};
+use terrace_format::cuckoo_map::{Buckets, Entry, Line, Slot, is_free};
+use terrace_format::{Corrupt, FileBlock, Ino, PmBlock};
+use terrace_runtime::sync::atomic::{AtomicBool, Ordering};
+use terrace_wal::Result;
+use zerocopy::little_endian::U64;
+
+/// Searches without locks before a search with locks.
+const TRIES: usize = 4;
+
+/// The cuckoo table as file map.
+pub struct CuckooMap {
+    pub(super) pages: Pages,
+    pub(super) buckets: Buckets,
+    pub(super) stripes: Stripes,
+    /// Whether an entry may lie in the stash. Set before the record that puts one there, under the locks of its bucket.
+    pub(super) is_stash_used: AtomicBool,
+}
+
+/// An entry and its place.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Found {
+    pub slot: Slot,
+    pub entry: Entry,
+}
+
+/// A key, and its buckets.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Key {
+    pub ino: Ino,
+    pub block: FileBlock,
+    pub pair: [u64; 2],
+}
+
+impl CuckooMap {
+    /// The map of a pool with presence.
+    ///
+    /// # Errors
+    /// The medium's; `Corrupt` for a pool without presence.
+    pub fn open(blocks: Arc<BlockPool>) -> Result<CuckooMap> {
+        let key = hashed_of(&blocks)?.key;
+        let buckets = Buckets::new(key, blocks.wal().geometry());
+        let stripes = Stripes::new(blocks.wal().locks(), &buckets);
+        let map =
+            CuckooMap { pages: Pages::new(blocks), buckets, stripes, is_stash_used: AtomicBool::new(false) };
+        // A line that cannot be read may hold entries.
+        let is_used = |line| map.read_line(line).map_or(true, |line| !line.iter().all(is_free));
+        map.is_stash_used.store(map.buckets.stash().any(is_used), Ordering::Release);
+        Ok(map)
+    }
+
+    pub(super) fn hashed(&self) -> Result<&Hashed> {
+        hashed_of(&self.pages.blocks)
+    }
+
+    pub(super) fn key(&self, ino: Ino, block: FileBlock) -> Key {
+        Key { ino, block, pair: self.buckets.pair(ino, block) }
+    }
+
+    /// Whether memory knows that a block is not in PM.
+    pub(super) fn is_absent(&self, ino: Ino, block: FileBlock) -> Result<bool> {
+        let hashed = self.hashed()?;
+        Ok(hashed.known() == Known::All && !hashed.presence.contains(ino, block))
+    }
+
+    /// A line as it is at this moment, perhaps amid a change.
+    pub(super) fn read_line(&self, line: u64) -> Result<Line> {
+        let mut words = [[U64::ZERO; 2]; 4];
+        self.pages.table_words(self.buckets.line(line), words.as_flattened_mut())?;
+        Ok(words.map(|entry| entry.map(U64::get)))
+    }
+
+    /// A line of one moment.
+    pub(super) fn read_whole_line(&self, line: u64) -> Result<Line> {
+        for _ in 0..TRIES {
+            let Some(sequence) = self.stripes.quiet(line) else { break };
+            let read = self.read_line(line);
+            if self.stripes.is_same(line, sequence) {
+                return read;
+            }
+        }
+        let _held = self.stripes.lock([line]);
+        self.read_line(line)
+    }
+
+    /// The entry of a key. The caller holds no stripe, and the inode's lock, or does not believe the answer (S6).
+    /// `is_absent` is asked when the first bucket does not have it.
+    pub(super) fn search(&self, key: &Key, is_absent: &dyn Fn() -> bool) -> Result<Option<Found>> {
+        for _ in 0..TRIES {
+            if let Some(found) = self.try_search(key, is_absent) {
+                return found;
+            }
+        }
+        let stash = self.buckets.stash();
+        let has_stash = self.is_stash_used.load(Ordering::Acquire);
+        let held = self.stripes.lock(key.pair.into_iter().chain(has_stash.then_some(stash.start)));
+        self.search_held(key, held)
+    }
+
+    fn search_held(&self, key: &Key, mut held: Held<'_>) -> Result<Option<Found>> {
+        let mut failed = Ok(None);
+        let mut lines: Vec<u64> = key.pair.into();
+        // Asked with the buckets locked: a move into the stash holds them.
+        if self.is_stash_used.load(Ordering::Acquire) {
+            held.add_stash(self.buckets.stash().start);
+            lines.extend(self.buckets.stash());
+        }
+        for line in lines {
+            match self.read_line(line).and_then(|entries| hit(line, &entries, key)) {
+                Ok(None) => {}
+                Ok(found) => return Ok(found),
+                Err(error) => failed = Err(error),
+            }
+        }
+        failed
+    }
+
+    /// As [`Self::search`], without locks; `None` when entries moved meanwhile.
+    fn try_search(&self, key: &Key, is_absent: &dyn Fn() -> bool) -> Option<Result<Option<Found>>> {
+        let [first, second] = key.pair;
+        let sequence = self.stripes.quiet(first)?;
+        let from_first = self.look(first, sequence, key)?;
+        if matches!(from_first, Ok(Some(_))) {
+            return Some(from_first);
+        }
+        if is_absent() {
+            return Some(Ok(None));
+        }
+        let mut answers = vec_of(from_first);
+        answers.push(self.look(second, self.stripes.quiet(second)?, key)?);
+        if matches!(answers.last(), Some(Ok(None) | Err(_))) && self.is_stash_used.load(Ordering::Acquire) {
+            for line in self.buckets.stash() {
+                let answer = self.look(line, self.stripes.quiet(line)?, key)?;
+                let is_here = matches!(answer, Ok(Some(_)));
+                answers.push(answer);
+                if is_here {
+                    break;
+                }
+            }
+        }
+        if let Some(found) = answers.iter().flatten().flatten().next() {
+            return Some(Ok(Some(*found)));
+        }
+        // An entry that went to the first bucket after the look at it has left the second since.
+        if !self.stripes.is_same(first, sequence) {
+            return None;
+        }
+        Some(answers.into_iter().find(Result::is_err).unwrap_or(Ok(None)))
+    }
+
+    /// The entry of a key in a line; `None` when the line changed since its sequence was asked.
+    fn look(&self, line: u64, sequence: u64, key: &Key) -> Option<Result<Option<Found>>> {
+        let read = self.read_line(line);
+        if !self.stripes.is_same(line, sequence) {
+            return None;
+        }
+        Some(read.and_then(|entries| hit(line, &entries, key)))
+    }
+
+    /// The mapping of a block by the entry of a block of its run.
+    pub(super) fn mapping(&self, entry: &Entry, block: FileBlock) -> Result<Mapping> {
+        let place = (entry.place.0 + block.0).wrapping_sub(entry.block.0);
+        Ok(Mapping { block: self.pages.verify(place, "cuckoo entry")?, unwritten: entry.unwritten })
+    }
+}
+
+type Answers = smallvec::SmallVec<[Result<Option<Found>>; 2]>;
+
+fn vec_of(answer: Result<Option<Found>>) -> Answers {
+    let mut answers = Answers::new();
+    answers.push(answer);
+    answers
+}
+
+/// The entry of a key in a line.
+pub(super) fn hit(line: u64, entries: &Line, key: &Key) -> Result<Option<Found>> {
+    let word = Entry::key(key.ino, key.block);
+    for (slot, words) in entries.iter().enumerate() {
+        if words[0] >> 1 == word {
+            let Some(entry) = Entry::decode(*words) else {
+                let site = format!("cuckoo entry of block {} of inode {}", key.block, key.ino);
+                let found = format!("{:#x} {:#x}", words[0], words[1]);
+                return Err(Corrupt::new(site, "a PM block and its run", found).into());
+            };
+            return Ok(Some(Found { slot: (line, slot), entry }));
+        }
+    }
+    Ok(None)
+}
+
+fn hashed_of(blocks: &BlockPool) -> Result<&Hashed> {
+    let missing = || Corrupt::new("block pool", "presence of file blocks", "none").into();
+    blocks.hashed().ok_or_else(missing)
+}
+
+/// The blocks of a run.
+pub(super) fn run_of(entry: &Entry) -> std::ops::RangeInclusive<u64> {
+    entry.block.0 - u64::from(entry.before)..=entry.block.0 + u64::from(entry.behind)
+}
+
+impl Witness for CuckooMap {
+    fn presence(&self) -> Option<&Presence> {
+        self.pages.blocks.hashed().map(|hashed| &hashed.presence)
+    }
+
+    fn has_entry(&self, ino: Ino, block: FileBlock) -> Result<bool> {
+        Ok(self.search(&self.key(ino, block), &|| false)?.is_some())
+    }
+}
+
+/// The place of a PM block in a row.
+pub(super) fn place_at(entry: &Entry, block: u64) -> PmBlock {
+    PmBlock((entry.place.0 + block).wrapping_sub(entry.block.0))
+}
