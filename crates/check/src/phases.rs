@@ -39,9 +39,12 @@ pub const PHASES: &[Phase] = &[
     },
     Phase {
         name: "shared file map",
-        sentence: "Each entry of a table of all files belongs to a file in use.",
+        sentence: "Each entry of a table of all files belongs to a file in use, each word is that of the block table.",
         needs_all_metadata: true,
-        run: |checker| checker.cuckoo_rest(),
+        run: |checker| {
+            checker.cuckoo_rest();
+            checker.packed_words();
+        },
     },
     Phase {
         name: "catalog",

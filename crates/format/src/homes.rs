@@ -15,6 +15,7 @@ use crate::map_kind::MapKind;
 pub use groups::{GROUP_SLOTS, NEAR_GROUPS};
 use groups::{Groups, preferred};
 pub use lines::{Lines, Placement};
+use lines::{TABLE_LINE_SLOTS, WORD_LINE_SLOTS};
 use std::ops::Range;
 use terrace_simd::hash::{HashKey, hash, hash_run};
 
@@ -23,6 +24,7 @@ use terrace_simd::hash::{HashKey, hash, hash_run};
 pub struct Homes {
     key: HashKey,
     placement: Placement,
+    line_slots: u64,
     first: u64,
     slots: u64,
 }
@@ -31,22 +33,28 @@ impl Homes {
     /// The homes of a pool, by its file map and the key of its superblock.
     pub fn of(geometry: &Geometry, key: [u8; 16]) -> Homes {
         let placement = match geometry.map {
-            MapKind::Hashfs => Placement::Groups,
+            MapKind::Hashfs | MapKind::Packed => Placement::Groups,
             _ => Placement::Linear,
         };
         let end = PmBlock(geometry.block_count());
-        Homes::with(key, placement, geometry.first_pool_block(), end)
+        let line_slots = if geometry.map.has_words() { WORD_LINE_SLOTS } else { TABLE_LINE_SLOTS };
+        Homes::with(key, (placement, line_slots), geometry.first_pool_block(), end)
     }
 
-    fn with(key: [u8; 16], placement: Placement, first: PmBlock, end: PmBlock) -> Homes {
+    fn with(key: [u8; 16], (placement, line_slots): (Placement, u64), first: PmBlock, end: PmBlock) -> Homes {
         let slots = end.0 - first.0;
         assert!(slots > 0 && slots >> 32 == 0, "homes in {slots} blocks");
-        Homes { key: HashKey::new(key), placement, first: first.0, slots }
+        Homes { key: HashKey::new(key), placement, line_slots, first: first.0, slots }
     }
 
     /// The order of the slots.
     pub fn placement(&self) -> Placement {
         self.placement
+    }
+
+    /// Lines of a group.
+    pub fn group_lines(&self) -> u64 {
+        GROUP_SLOTS / self.line_slots
     }
 
     /// The home of a block. In groups it may lie beside the pool, in its first or last group.
@@ -103,11 +111,11 @@ impl Homes {
         }
     }
 
-    /// The lines of the block table that a search reads, in its order: all slots at a distance below `reach`, and others of
+    /// The lines of the table that a search reads, in its order: all slots at a distance below `reach`, and others of
     /// the same lines. Each range of slots is in a single line.
     #[inline]
     pub fn lines(&self, home: PmBlock, reach: u64) -> Lines {
-        Lines::from(self.placement, self.groups(), home, reach.min(self.length()))
+        Lines::from((self.placement, self.line_slots), self.groups(), home, reach.min(self.length()))
     }
 
     /// The home group of a sixteen of file blocks, as the home of its first block.

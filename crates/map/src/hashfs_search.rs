@@ -15,15 +15,12 @@ use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 use terrace_simd::compare::{Words, matching_part};
 use terrace_wal::Result;
 
-/// Entries in a line of the block table.
-const LINE_ENTRIES: u64 = LINE_SIZE / TABLE_ENTRY_SIZE;
+/// Owner words in a line, at most: those of the packed map.
+const LINE_WORDS: usize = 8;
 /// Bits of an owner word without the bit of unwritten blocks.
 const NOT_UNWRITTEN: u64 = !1;
 /// Bits of an owner word that the blocks of a sixteen share.
 const OF_SIXTEEN: u64 = !(GROUP_SLOTS * 2 - 1);
-/// Fewer blocks of a sixteen are searched for one by one: a group has four lines.
-const LEAST_TOGETHER: usize = 4;
-
 /// The owner word of a written block.
 fn key(ino: Ino, block: FileBlock) -> u64 {
     Owner::File { ino, block, unwritten: false }.encode()
@@ -63,8 +60,11 @@ impl TableSearch {
     /// Reads entries of the block table from a slot on.
     #[inline]
     fn read_entries(&self, slot: u64, entries: &mut [Words]) -> Result<()> {
-        let at = self.pages.blocks.wal().geometry().table_entry(PmBlock(slot));
-        self.pages.table_entries(at, entries)
+        let geometry = self.pages.blocks.wal().geometry();
+        match geometry.map_word(PmBlock(slot)) {
+            Some(at) => self.pages.map_words(at, entries),
+            None => self.pages.table_entries(geometry.table_entry(PmBlock(slot)), entries),
+        }
     }
 
     /// Judges a search that found nothing.
@@ -104,7 +104,7 @@ impl TableSearch {
     ) -> Result<Option<Mapping>> {
         let key = key(ino, block);
         for (number, slots) in hashed.homes.lines(home, self.reach()).enumerate() {
-            let mut entries = [[0; 2]; LINE_ENTRIES as usize];
+            let mut entries = [[0; 2]; LINE_WORDS];
             let (entries, _) = entries.split_at_mut((slots.end - slots.start) as usize);
             self.read_entries(slots.start, entries)?;
             let found = places(matching_part(entries, key, NOT_UNWRITTEN));
@@ -150,7 +150,8 @@ impl TableSearch {
             "{} blocks from {first} are no sixteen's",
             out.len()
         );
-        if out.len() < LEAST_TOGETHER {
+        // Fewer blocks than a group has lines are searched for one by one.
+        if (out.len() as u64) < hashed.homes.group_lines() {
             for (block, out) in (first.0..).map(FileBlock).zip(out) {
                 *out = self.find(hashed, ino, block, hashed.homes.home(ino, block))?;
             }

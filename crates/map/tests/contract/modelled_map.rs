@@ -377,7 +377,7 @@ impl ModelledMap {
         assert!(old != new || cost <= FREED_RECORD_BYTES * freed.len(), "unchanged words were logged");
         let mut seen = vec![None; new.len()];
         // Presence of new blocks is entered before their entries are stored. Readers of the cuckoo map wait for the guard.
-        if self.map.record().block > 0 && self.name != "cuckoo" {
+        if !self.wal.geometry().map.is_shared() {
             self.map.lookup_run(&inode, FileBlock(first), &mut seen)?;
             assert_eq!(seen, old, "a change is visible before its commit");
         }
