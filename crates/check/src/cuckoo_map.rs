@@ -98,7 +98,9 @@ pub(crate) fn walk_cuckoo(checker: &mut Checker<'_>, record: &mut InodeRecord) {
         let is_sound = (entry.before == 0 || before.is_some_and(|before| continues(&before, &entry)))
             && (entry.behind == 0 || behind.is_some_and(|behind| continues(&entry, &behind)));
         if !is_sound {
-            checker.report(Code::CuckooRun, || format!("inode {ino}: {entry:?} between {before:?} and {behind:?}"));
+            checker.report(Code::CuckooRun, || {
+                format!("inode {ino}: {entry:?} between {before:?} and {behind:?}")
+            });
         }
         before = Some(entry);
         checker.file_block(record, block.0, entry.place.0, entry.unwritten);

@@ -35,7 +35,11 @@ fn each_single_damage_gives_its_code() {
             seen.push(*code);
         }
     }
-    for (sound, damages) in [(sound.clone().with_extents(), EXTENTS), (Image::with_cuckoo(), CUCKOO), (sound.with_table_map(), TABLE_MAP)] {
+    for (sound, damages) in [
+        (sound.clone().with_extents(), EXTENTS),
+        (Image::with_cuckoo(), CUCKOO),
+        (sound.with_table_map(), TABLE_MAP),
+    ] {
         assert_eq!(sound.check().findings, []);
         for (row, (code, damage)) in damages.iter().enumerate() {
             let mut image = sound.clone();

@@ -4,7 +4,7 @@
 #[path = "../../check/tests/common/mod.rs"]
 mod common;
 
-use common::damages::{ALL, Damage, CUCKOO, EXTENTS, TABLE_MAP};
+use common::damages::{ALL, CUCKOO, Damage, EXTENTS, TABLE_MAP};
 use common::*;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};

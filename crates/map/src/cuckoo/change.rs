@@ -47,13 +47,17 @@ impl CuckooMap {
     /// The lines that a change may read and write, but for the stash.
     fn lines_of(&self, change: &MapChange, lines: &mut Vec<u64>) -> Result<()> {
         let (ino, first) = (change.inode.ino, change.first.0);
-        let Some(last) = change.end().0.min(MAX_FILE_BLOCK.0 + 1).checked_sub(1).filter(|last| *last >= first) else {
+        let Some(last) =
+            change.end().0.min(MAX_FILE_BLOCK.0 + 1).checked_sub(1).filter(|last| *last >= first)
+        else {
             return Ok(());
         };
         let run = |block: u64| -> Result<Option<Entry>> {
             let key = self.key(ino, FileBlock(block));
             // The inode's lock is held: entries of its blocks move, and do not change.
-            Ok(self.search(&key, &|| self.is_absent(ino, key.block).unwrap_or(false))?.map(|found| found.entry))
+            Ok(self
+                .search(&key, &|| self.is_absent(ino, key.block).unwrap_or(false))?
+                .map(|found| found.entry))
         };
         let of_first = run(first)?;
         let of_last = if last == first { of_first } else { run(last)? };
@@ -117,7 +121,8 @@ impl CuckooMap {
         for (index, place) in found.iter_mut().enumerate() {
             let Some(new) = part.new(index) else { continue };
             *place = lines.find(&part.group.key(part.ino, part.base + index as u64))?;
-            let old = place.map(|found| Mapping { block: found.entry.place, unwritten: found.entry.unwritten });
+            let old =
+                place.map(|found| Mapping { block: found.entry.place, unwritten: found.entry.unwritten });
             changed |= u32::from(old != new) << index;
         }
         let mut corrected = self.shorten_runs(lines, part, &mut found, changed)?;
@@ -194,7 +199,8 @@ impl CuckooMap {
                     continue;
                 }
                 for (before, member) in rest.iter().enumerate() {
-                    if let (Some(place), Some(Some(found))) = (corrected.get_mut(*member), found.get(*member)) {
+                    if let (Some(place), Some(Some(found))) = (corrected.get_mut(*member), found.get(*member))
+                    {
                         let behind = rest.len() - 1 - before;
                         *place = Some(Entry { before: before as u8, behind: behind as u8, ..found.entry });
                     }

@@ -101,12 +101,12 @@ impl CuckooMap {
         for Move { from, to } in moves {
             let words = lines.line(from.0)?.get(from.1).copied().unwrap_or(TAKEN);
             let target = lines.line(to.0)?.get(to.1).copied().unwrap_or(TAKEN);
-            let is_home = |entry: Entry| {
-                self.buckets.is_home(&entry, from.0) && self.buckets.is_home(&entry, to.0)
-            };
-            if !is_free(&target) || !Entry::decode(words).is_some_and(is_home) {
-                return Ok(None);
-            }
+            let is_home =
+                |entry: &Entry| self.buckets.is_home(entry, from.0) && self.buckets.is_home(entry, to.0);
+            let entry = Entry::decode(words).filter(|entry| is_free(&target) && is_home(entry));
+            let Some(entry) = entry else { return Ok(None) };
+            // It may come to a line that a search for all entries has passed.
+            self.hashed()?.presence.insert(entry.ino, entry.block);
             lines.set(*to, words)?;
             lines.set(*from, [0; 2])?;
             if self.buckets.stash().contains(&to.0) {

@@ -48,12 +48,8 @@ impl CuckooMap {
         let key = hashed_of(&blocks)?.key;
         let buckets = Buckets::new(key, blocks.wal().geometry());
         let stripes = Stripes::new(blocks.wal().locks(), &buckets);
-        let map = CuckooMap {
-            pages: Pages::new(blocks),
-            buckets,
-            stripes,
-            is_stash_used: AtomicBool::new(false),
-        };
+        let map =
+            CuckooMap { pages: Pages::new(blocks), buckets, stripes, is_stash_used: AtomicBool::new(false) };
         // A line that cannot be read may hold entries.
         let is_used = |line| map.read_line(line).map_or(true, |line| !line.iter().all(is_free));
         map.is_stash_used.store(map.buckets.stash().any(is_used), Ordering::Release);

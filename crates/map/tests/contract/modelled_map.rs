@@ -366,7 +366,10 @@ impl ModelledMap {
         let limit = self.wal.max_record().saturating_sub(48 * new.len());
         let changed = map.change(tx, &changes, limit, &mut freed);
         let guard = changed.inspect_err(|_| freed.iter().for_each(|block| self.blocks.keep(*block)))?;
-        assert!(stored.is_none_or(|stored| stored == crate::cuckoo::lines(self)), "a line changed before the commit");
+        assert!(
+            stored.is_none_or(|stored| stored == crate::cuckoo::lines(self)),
+            "a line changed before the commit"
+        );
         let cost = tx.record_size() - before;
         let most = self.map.record().bytes(changes.len(), new.len()) + FREED_RECORD_BYTES * freed.len();
         assert!(cost <= most, "change of {} blocks took {cost} bytes of {most}", new.len());

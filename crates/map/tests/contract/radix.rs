@@ -5,9 +5,9 @@ use crate::modelled_map::{ModelledMap, PAGE_RECORD_BYTES, image, next_mapped, se
 use crate::unit::modelled;
 use std::sync::Arc;
 use terrace_blocks::{Purpose, Target};
-use terrace_format::map_kind::MapKind;
 use terrace_format::address::MAX_FILE_BLOCK;
 use terrace_format::below::Below;
+use terrace_format::map_kind::MapKind;
 use terrace_format::table::{Owner, PageKind};
 use terrace_format::{DeviceBlock, DeviceId, FileBlock, Ino, PmBlock};
 use terrace_map::file_map::MapChange;
