@@ -10,7 +10,6 @@ use crate::file_map::MapGuard;
 use std::collections::HashSet;
 use terrace_format::address::MAX_FILE_BLOCK;
 use terrace_format::cuckoo_map::{BUCKET_ENTRIES, Entry, Line, Move, Slot, find_moves, is_free};
-use terrace_runtime::sync::atomic::Ordering;
 use terrace_wal::{MapRoom, NoSpace, Result, Tx};
 
 /// Searches for moves whose entries stay until they are locked.
@@ -111,7 +110,7 @@ impl CuckooMap {
             lines.set(*from, [0; 2])?;
             if self.buckets.stash().contains(&to.0) {
                 // Before the record: whoever finds the old place empty looks into the stash.
-                self.is_stash_used.store(true, Ordering::Release);
+                self.note_stash_used();
             }
         }
         Ok(Some(lines))
