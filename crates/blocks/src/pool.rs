@@ -92,6 +92,12 @@ impl Hashed {
         self.known.store(known as u8, Ordering::Release);
     }
 
+    /// A map that is no block table has told all its blocks: presence knows them although the scan did not.
+    pub fn learned_from_map(&self) {
+        assert!(!self.is_placing, "the block table is the map");
+        self.know(Known::All);
+    }
+
     /// How much presence knows.
     #[inline]
     pub fn known(&self) -> Known {

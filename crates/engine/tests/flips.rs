@@ -48,6 +48,7 @@ enum Structure {
     Lanes,
     BlockTable,
     ChecksumWords,
+    CuckooTable,
     InodePages,
     RadixNodes,
     CatalogPages,
@@ -58,9 +59,10 @@ enum Structure {
 }
 
 /// Structures whose pages have checksum words.
-const COVERED: [Structure; 5] = [
+const COVERED: [Structure; 6] = [
     Structure::Roots,
     Structure::BlockTable,
+    Structure::CuckooTable,
     Structure::InodePages,
     Structure::RadixNodes,
     Structure::CatalogPages,
@@ -118,6 +120,7 @@ fn places(pm: &RecordedPm, device_blocks: u64) -> BTreeMap<Structure, Vec<u64>> 
             _ if block < LANES_BLOCK => continue,
             _ if block.offset() < geometry.table_offset() => Structure::Lanes,
             _ if geometry.is_table(block) => Structure::BlockTable,
+            _ if geometry.is_map_area(block) => Structure::CuckooTable,
             _ if block < geometry.first_pool_block() => Structure::ChecksumWords,
             Owner::Page { kind: PageKind::InodePage, .. } => Structure::InodePages,
             Owner::Page { kind: PageKind::CatalogPage, .. } => Structure::CatalogPages,

@@ -224,6 +224,7 @@ fn dump(fs: &Engine) -> BTreeMap<u64, Inode> {
 #[derive(Clone, Copy, Debug)]
 enum Target {
     Table,
+    MapTable,
     MapNodes,
     InodeTree,
     InnerPages,
@@ -234,8 +235,9 @@ enum Target {
     Everything,
 }
 
-const TARGETS: [Target; 9] = [
+const TARGETS: [Target; 10] = [
     Target::Table,
+    Target::MapTable,
     Target::MapNodes,
     Target::InodeTree,
     Target::InnerPages,
@@ -256,7 +258,11 @@ impl Target {
         match self {
             Target::Table => {
                 let table = base.geometry.table_offset().0 / 4096;
-                (table..base.geometry.first_pool_block().0).collect()
+                (table..base.geometry.map_offset().block().0).collect()
+            }
+            // The table of all files.
+            Target::MapTable => {
+                (base.geometry.map_offset().block().0..base.geometry.first_pool_block().0).collect()
             }
             Target::MapNodes => kind(PageKind::MapNode),
             Target::InodeTree => kind(PageKind::InodeNode),

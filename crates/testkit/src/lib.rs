@@ -20,8 +20,8 @@ pub use calls::{
 };
 pub use damage::clear_used_bit;
 pub use options::{
-    START_NS, atomic_blocks, buffered, format_options, has_other_map, is_table_map, lower_device,
-    map_under_test,
+    START_NS, atomic_blocks, buffered, format_options, has_other_map, has_shared_map, is_table_map,
+    lower_device, map_under_test,
 };
 pub use simulated_pool::SimulatedPool;
 pub use tracked_file::TrackedFile;

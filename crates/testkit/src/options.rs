@@ -27,6 +27,11 @@ pub fn is_table_map() -> bool {
     map_under_test().is_table()
 }
 
+/// Whether files of test pools share a table as map: a file has no words and no pages of a map.
+pub fn has_shared_map() -> bool {
+    map_under_test().is_shared()
+}
+
 /// Blocks of the largest atomic write in a pool of 2 MiB (C13).
 pub fn atomic_blocks() -> usize {
     match map_under_test() {

@@ -28,11 +28,24 @@ impl BlockPool {
             return Ok(false);
         }
         self.learn_range(space, start, end);
+        self.meet_map_pages(start, end);
         space.next_region = end;
         if end == self.count {
             self.note_end_of_scan();
         }
         Ok(true)
+    }
+
+    /// Meets the share of a range in the pages of a map that lies before the pool, for their checksums.
+    fn meet_map_pages(&self, start: u64, end: u64) {
+        let area = self.wal.geometry().map_offset().block();
+        let pages = self.first.0 - area.0;
+        let share = |block: u64| {
+            let share =
+                u128::from(block - self.first.0) * u128::from(pages) / u128::from(self.count - self.first.0);
+            area.0 + share as u64
+        };
+        (share(start)..share(end)).for_each(|page| self.wal.checksums().met(PmBlock(page)));
     }
 
     fn note_end_of_scan(&self) {

@@ -201,7 +201,7 @@ fn cold_metadata_is_readable_after_pm_has_failed() {
     let file = create(&fs, ROOT, b"file");
     // The record is written, then its in-place stores fail: the log stops.
     let geometry = read_superblock(&*pool.pm, false).unwrap().0.geometry();
-    pool.pm.poison(geometry.table_offset().0..geometry.first_pool_block().offset().0);
+    pool.pm.poison(geometry.table_offset().0..geometry.map_offset().0);
     let failed: FsResult<usize> = fs.write(file, 0, &[1; 4096], WriteFlags::default(), W);
     assert!(failed.is_err_and(|error| error.errno() == libc::EIO) && fs.is_stopped());
     pool.pm.clear_poison();

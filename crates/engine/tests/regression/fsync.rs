@@ -229,7 +229,7 @@ fn fsync_of_a_directory_is_needed_where_only_persist_makes_durable() -> FsResult
     let fs = pool.mount();
     let ino = create(&fs, ROOT, "a");
     let geometry = read_superblock(&*pool.pm, false).unwrap().0.geometry();
-    pool.pm.poison(geometry.table_offset().0..geometry.first_pool_block().offset().0);
+    pool.pm.poison(geometry.table_offset().0..geometry.map_offset().0);
     assert!(write(&fs, ino, 0, &[1; 4096]).is_err());
     assert!(fs.fsyncdir(ROOT).is_err() && !fs.needs_no_fsyncdir());
     Ok(())

@@ -51,7 +51,7 @@ fn writes_into_dram_are_refused_after_pm_has_failed() -> FsResult<()> {
     let ino = create(&fs, ROOT, "a");
     // The record is written, then its in-place stores fail: the log stops.
     let geometry = read_superblock(&*pool.pm, false).unwrap().0.geometry();
-    pool.pm.poison(geometry.table_offset().0..geometry.first_pool_block().offset().0);
+    pool.pm.poison(geometry.table_offset().0..geometry.map_offset().0);
     assert!(fs.write(ino, 0, &fill(10_000, 1), SYNC, W).is_err() && fs.is_stopped());
     pool.pm.clear_poison();
     assert!(fs.write(ino, 0, &fill(100_000, 1), ASYNC, W).is_err());

@@ -10,7 +10,6 @@ use crate::file_map::MapGuard;
 use std::collections::HashSet;
 use terrace_format::address::MAX_FILE_BLOCK;
 use terrace_format::cuckoo_map::{BUCKET_ENTRIES, Entry, Line, Move, Slot, find_moves, is_free};
-use terrace_runtime::sync::atomic::Ordering;
 use terrace_wal::{MapRoom, NoSpace, Result, Tx};
 
 /// Searches for moves whose entries stay until they are locked.
@@ -102,15 +101,16 @@ impl CuckooMap {
             let words = lines.line(from.0)?.get(from.1).copied().unwrap_or(TAKEN);
             let target = lines.line(to.0)?.get(to.1).copied().unwrap_or(TAKEN);
             let is_home =
-                |entry: Entry| self.buckets.is_home(&entry, from.0) && self.buckets.is_home(&entry, to.0);
-            if !is_free(&target) || !Entry::decode(words).is_some_and(is_home) {
-                return Ok(None);
-            }
+                |entry: &Entry| self.buckets.is_home(entry, from.0) && self.buckets.is_home(entry, to.0);
+            let entry = Entry::decode(words).filter(|entry| is_free(&target) && is_home(entry));
+            let Some(entry) = entry else { return Ok(None) };
+            // It may come to a line that a search for all entries has passed.
+            self.hashed()?.presence.insert(entry.ino, entry.block);
             lines.set(*to, words)?;
             lines.set(*from, [0; 2])?;
             if self.buckets.stash().contains(&to.0) {
                 // Before the record: whoever finds the old place empty looks into the stash.
-                self.is_stash_used.store(true, Ordering::Release);
+                self.note_stash_used();
             }
         }
         Ok(Some(lines))

@@ -8,7 +8,6 @@ use crate::log_words::log_changes;
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use terrace_format::cuckoo_map::{Line, Slot, Words, is_free};
-use terrace_runtime::sync::atomic::Ordering;
 use terrace_wal::{Result, Tx};
 use zerocopy::little_endian::U64;
 
@@ -79,7 +78,7 @@ impl<'m> Lines<'m> {
             }
         }
         // Asked with the buckets locked: a move into the stash holds them.
-        if self.map.is_stash_used.load(Ordering::Acquire) && !self.map.is_absent(key.ino, key.block)? {
+        if self.map.is_stash_used() && !self.map.is_absent(key.ino, key.block)? {
             self.held.add_stash(self.map.buckets.stash().start);
             for line in self.map.buckets.stash() {
                 if let Some(found) = hit(line, &self.line(line)?, key)? {

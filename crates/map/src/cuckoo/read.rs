@@ -2,9 +2,9 @@
 
 use super::table::{CuckooMap, Key, run_of};
 use crate::file_map::{MapInode, Mapped, Mapping};
-use terrace_blocks::pool::Known;
+use terrace_blocks::pool::{Hashed, Known};
 use terrace_format::address::MAX_FILE_BLOCK;
-use terrace_format::cuckoo_map::{Entry, RUN_BLOCKS};
+use terrace_format::cuckoo_map::{Entry, RUN_BLOCKS, is_free};
 use terrace_format::{Corrupt, FileBlock, Ino};
 use terrace_wal::{Error, Result};
 
@@ -81,6 +81,25 @@ impl CuckooMap {
         Ok(())
     }
 
+    /// Enters the blocks of all entries, where the scan of the block table has met a line that it could not read. Once in a
+    /// mount; a block that comes, goes or moves meanwhile is entered or taken out by its change.
+    fn learn_all(&self, hashed: &Hashed) -> Result<()> {
+        for line in self.buckets.lines() {
+            // A change that clears an entry holds the stripe, and takes the bit out afterwards.
+            let _held = self.stripes.lock([line]);
+            for words in self.read_line(line)?.into_iter().filter(|words| !is_free(words)) {
+                let Some(entry) = Entry::decode(words) else {
+                    let site = format!("cuckoo table, line {line}");
+                    let found = format!("{:#x} {:#x}", words[0], words[1]);
+                    return Err(Corrupt::new(site, "a block of a file", found).into());
+                };
+                hashed.presence.insert(entry.ino, entry.block);
+            }
+        }
+        hashed.learned_from_map();
+        Ok(())
+    }
+
     pub(super) fn list(
         &self,
         inode: &MapInode,
@@ -93,8 +112,7 @@ impl CuckooMap {
         match hashed.known() {
             Known::All => {}
             Known::Part => return Err(Error::TableUnread),
-            // A line that could not be read: its error names the place.
-            Known::Doubtful => self.pages.blocks.unreadable().map_or(Ok(()), Err)?,
+            Known::Doubtful => self.learn_all(hashed)?,
         }
         let mut blocks = Vec::new();
         let next = hashed.presence.list(inode.ino, range, most, &mut blocks);

@@ -8,20 +8,29 @@ use terrace_blocks::pool::{Hashed, Known};
 use terrace_blocks::{BlockPool, Presence};
 use terrace_format::cuckoo_map::{Buckets, Entry, Line, Slot, is_free};
 use terrace_format::{Corrupt, FileBlock, Ino, PmBlock};
-use terrace_runtime::sync::atomic::{AtomicBool, Ordering};
+use terrace_runtime::sync::atomic::{AtomicU8, Ordering};
 use terrace_wal::Result;
 use zerocopy::little_endian::U64;
 
 /// Searches without locks before a search with locks.
 const TRIES: usize = 4;
 
+/// What is known of the stash. The mount does not read it: its time does not depend on the map.
+#[derive(Debug, Clone, Copy)]
+#[repr(u8)]
+enum Stash {
+    Unread,
+    Empty,
+    Used,
+}
+
 /// The cuckoo table as file map.
 pub struct CuckooMap {
     pub(super) pages: Pages,
     pub(super) buckets: Buckets,
     pub(super) stripes: Stripes,
-    /// Whether an entry may lie in the stash. Set before the record that puts one there, under the locks of its bucket.
-    pub(super) is_stash_used: AtomicBool,
+    /// See [`Stash`]: whether an entry may lie in the stash.
+    stash: AtomicU8,
 }
 
 /// An entry and its place.
@@ -48,12 +57,27 @@ impl CuckooMap {
         let key = hashed_of(&blocks)?.key;
         let buckets = Buckets::new(key, blocks.wal().geometry());
         let stripes = Stripes::new(blocks.wal().locks(), &buckets);
-        let map =
-            CuckooMap { pages: Pages::new(blocks), buckets, stripes, is_stash_used: AtomicBool::new(false) };
-        // A line that cannot be read may hold entries.
-        let is_used = |line| map.read_line(line).map_or(true, |line| !line.iter().all(is_free));
-        map.is_stash_used.store(map.buckets.stash().any(is_used), Ordering::Release);
-        Ok(map)
+        let (pages, stash) = (Pages::new(blocks), AtomicU8::new(Stash::Unread as u8));
+        Ok(CuckooMap { pages, buckets, stripes, stash })
+    }
+
+    /// Whether an entry may lie in the stash. A caller that holds the buckets of a key knows for the key: a move into the
+    /// stash holds them. Called without the stripe of the stash, or once it was found used.
+    pub(super) fn is_stash_used(&self) -> bool {
+        let unread = Stash::Unread as u8;
+        if self.stash.load(Ordering::Acquire) == unread {
+            let _held = self.stripes.lock([self.buckets.stash().start]);
+            // A line that cannot be read may hold entries.
+            let is_used = |line| self.read_line(line).map_or(true, |line| !line.iter().all(is_free));
+            let found = if self.buckets.stash().any(is_used) { Stash::Used } else { Stash::Empty };
+            let _ = self.stash.compare_exchange(unread, found as u8, Ordering::AcqRel, Ordering::Acquire);
+        }
+        self.stash.load(Ordering::Acquire) != Stash::Empty as u8
+    }
+
+    /// An entry goes to the stash: called before its record, with its bucket and the stash locked.
+    pub(super) fn note_stash_used(&self) {
+        self.stash.store(Stash::Used as u8, Ordering::Release);
     }
 
     pub(super) fn hashed(&self) -> Result<&Hashed> {
@@ -99,7 +123,7 @@ impl CuckooMap {
             }
         }
         let stash = self.buckets.stash();
-        let has_stash = self.is_stash_used.load(Ordering::Acquire);
+        let has_stash = self.is_stash_used();
         let held = self.stripes.lock(key.pair.into_iter().chain(has_stash.then_some(stash.start)));
         self.search_held(key, held)
     }
@@ -108,7 +132,7 @@ impl CuckooMap {
         let mut failed = Ok(None);
         let mut lines: Vec<u64> = key.pair.into();
         // Asked with the buckets locked: a move into the stash holds them.
-        if self.is_stash_used.load(Ordering::Acquire) {
+        if self.is_stash_used() {
             held.add_stash(self.buckets.stash().start);
             lines.extend(self.buckets.stash());
         }
@@ -135,7 +159,7 @@ impl CuckooMap {
         }
         let mut answers = vec_of(from_first);
         answers.push(self.look(second, self.stripes.quiet(second)?, key)?);
-        if matches!(answers.last(), Some(Ok(None) | Err(_))) && self.is_stash_used.load(Ordering::Acquire) {
+        if matches!(answers.last(), Some(Ok(None) | Err(_))) && self.is_stash_used() {
             for line in self.buckets.stash() {
                 let answer = self.look(line, self.stripes.quiet(line)?, key)?;
                 let is_here = matches!(answer, Ok(Some(_)));

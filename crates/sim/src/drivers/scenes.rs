@@ -3,15 +3,19 @@
 
 use crate::config::Config;
 use crate::drivers::acts::SMALL;
-use crate::media::Setup;
+use crate::media::{Media, Setup};
 use crate::world::{Shared, World};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use terrace_engine::{Allocate, Caller, Engine, MetadataMoves, Movements, Simulation, Wait, WriteFlags};
 use terrace_format::Ino;
+use terrace_format::map_kind::MapKind;
+use terrace_media::crash::EventKind;
 use terrace_reference::{BLOCK, data};
 use terrace_runtime::interleave;
+use terrace_runtime::sync::Mutex;
 
 /// A sequence and its name.
 pub struct Scene {
@@ -22,10 +26,11 @@ pub struct Scene {
 }
 
 /// All scenes.
-pub const SCENES: [Scene; 3] = [
+pub const SCENES: [Scene; 4] = [
     Scene { name: "blocks are punched while they are fetched", play: punched_while_fetched },
     Scene { name: "an inode page is to move while a number is taken", play: page_moves_amid_number },
     Scene { name: "a gap shrinks while room for it is claimed", play: gap_shrinks_amid_claim },
+    Scene { name: "power fails while entries of the cuckoo map move", play: entries_move_amid_crash },
 ];
 
 const ROOT: Ino = Ino(1);
@@ -107,4 +112,50 @@ fn gap_shrinks_amid_claim() {
     let allocate = || fs.fallocate(f, 0, 20 * B, Allocate::KeepSize, W).unwrap();
     amid("fallocate:claimed", 1, fill, allocate);
     world.borrow_mut().judge_leaks();
+}
+
+/// Blocks that nearly fill the buckets of a cuckoo map. A crash amid the moves that make room leaves each entry once.
+fn entries_move_amid_crash() {
+    let config = Config { map: MapKind::Cuckoo, ..SMALL };
+    if config.file_map() != MapKind::Cuckoo {
+        return;
+    }
+    let (world, fs) = mounted(config);
+    let f = create(&fs, "f");
+    let pm = Arc::clone(&world.borrow().pool.media.pm);
+    let devices = world.borrow().pool.media.device_images();
+    let is_lacking = Arc::new(AtomicBool::new(false));
+    let lacks = Arc::clone(&is_lacking);
+    interleave::set_hook(Some(Rc::new(move |at| {
+        if at == "op:between-attempts" {
+            lacks.store(true, Ordering::Relaxed);
+        }
+    })));
+    let moments = Arc::new(Mutex::new(Vec::new()));
+    let (taken, lacks, weak) = (Arc::clone(&moments), Arc::clone(&is_lacking), Arc::downgrade(&pm));
+    pm.clock().on_event(Some(Box::new(move |event| {
+        let is_fence = matches!(event.kind, EventKind::Order | EventKind::Persist);
+        if is_fence
+            && lacks.load(Ordering::Relaxed)
+            && let Some(pm) = weak.upgrade()
+        {
+            taken.lock().push(pm.snapshot());
+        }
+    })));
+    for block in 0..430 {
+        // No block is in a run with the one before.
+        write(&fs, f, 2 * block * B, &data(BLOCK, block));
+        is_lacking.store(false, Ordering::Relaxed);
+    }
+    pm.clock().on_event(None);
+    interleave::set_hook(None);
+    let moments = std::mem::take(&mut *moments.lock());
+    assert!(moments.len() >= 4, "room was made at {} moments only", moments.len());
+    for (number, moment) in moments.iter().enumerate() {
+        for seed in 0..6 {
+            let media = Media::from_images(moment.image_random(seed), devices.clone(), &Setup::default());
+            let report = media.check();
+            assert!(report.exit_status() & 4 == 0, "moment {number}, image {seed}: {:?}", report.findings);
+        }
+    }
 }
