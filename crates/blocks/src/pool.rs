@@ -9,6 +9,7 @@
 
 use crate::bitmap::Bitmap;
 use crate::descriptor::{Descriptor, State};
+use crate::hidden::Hidden;
 use crate::presence::Presence;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -66,6 +67,8 @@ pub struct Hashed {
     pub homes: Homes,
     /// The blocks of files.
     pub presence: Presence,
+    /// Blocks of files in entries that the scan could not read.
+    pub hidden: Hidden,
     /// See [`Known`].
     known: AtomicU8,
 }
@@ -78,7 +81,7 @@ pub enum Known {
     Part = 0,
     /// All blocks of files.
     All = 1,
-    /// The scan has ended and met a line that it could not read: any block may lie there.
+    /// The scan has ended and met entries that it could not read: see [`Hidden`].
     Doubtful = 2,
 }
 
@@ -146,6 +149,7 @@ impl BlockPool {
         let hashed = key.map(|key| Hashed {
             homes: Homes::new(key, first, PmBlock(count)),
             presence: Presence::default(),
+            hidden: Hidden::default(),
             known: AtomicU8::new(Known::Part as u8),
         });
         let rank = wal.locks().rank(LockKind::Allocator, 0);

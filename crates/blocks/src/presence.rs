@@ -81,7 +81,7 @@ type Shard = HashMap<u32, Pieces, BuildHasherDefault<InoHasher>>;
 #[derive(Debug)]
 pub struct Presence {
     shards: Vec<RwLock<Shard>>,
-    /// Blocks whose bits say that they may be there, until the next mount. A failing medium makes them, so they are few.
+    /// Blocks in doubt until the next mount. Changes that fail by the medium leave such blocks, few in a mount.
     doubts: RwLock<HashSet<(Ino, FileBlock)>>,
 }
 
@@ -119,7 +119,7 @@ impl Presence {
         self.insert(ino, block);
     }
 
-    /// Whether a block must be in the table: its bit is set, and nothing is known against it.
+    /// Whether a block must be in the table: its bit is set, and the block is not in doubt.
     pub fn requires(&self, ino: Ino, block: FileBlock) -> bool {
         self.contains(ino, block) && !self.doubts.read().contains(&(ino, block))
     }
@@ -171,6 +171,18 @@ impl Presence {
         was_there
     }
 
+    /// The number of blocks of a file in `from..to` that PM holds.
+    pub fn count(&self, ino: Ino, from: FileBlock, to: FileBlock) -> u64 {
+        let shard = self.shard(ino).read();
+        let pieces = shard.get(&(ino.0 as u32)).map_or(&[][..], Pieces::all);
+        let begin = pieces.partition_point(|piece| (u64::from(piece.number) + 1) * PIECE_BLOCKS <= from.0);
+        let pieces = pieces[begin..].iter().map(|piece| (u64::from(piece.number) * PIECE_BLOCKS, piece.bits));
+        let inside = pieces.take_while(|(start, _)| *start < to.0);
+        let bits = inside.flat_map(|(start, bits)| [(start, bits[0]), (start + 64, bits[1])]);
+        bits.map(|(start, bits)| u64::from((bits & below(to, start) & !below(from, start)).count_ones()))
+            .sum()
+    }
+
     /// Appends the next blocks of a file in `from..to` that PM holds, ascending, at most `most`. Gives the block to go on
     /// at; `None` at the end of the range.
     pub fn list(
@@ -204,6 +216,14 @@ impl Presence {
             }
         }
         None
+    }
+}
+
+/// The bits of a word of blocks from `start` on that lie before `end`.
+fn below(end: FileBlock, start: u64) -> u64 {
+    match end.0.saturating_sub(start) {
+        count @ 0..64 => (1 << count) - 1,
+        _ => u64::MAX,
     }
 }
 
@@ -241,6 +261,9 @@ mod tests {
             let next = presence.list(file, (at, FileBlock(9000)), 3, &mut found);
             assert_eq!(found, of_file.by_ref().take(3).collect::<Vec<_>>());
             assert_eq!(next, of_file.next());
+            let end = 4100.max(block);
+            let count = model.range((ino, block)..(ino, end)).count() as u64;
+            assert_eq!(presence.count(file, at, FileBlock(end)), count);
             assert_eq!(presence.is_empty(file), model.range((ino, 0)..(ino + 1, 0)).next().is_none());
         }
     }

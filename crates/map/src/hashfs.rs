@@ -17,6 +17,7 @@ use crate::file_map::{
     Exchange, FileMap, Freed, MapChange, MapGuard, MapInode, MapRecord, Mapped, Mapping, PresenceChange,
     Raise, Witness,
 };
+use crate::hidden::{is_whole, keep_shown, note_left, refuse_hidden, refuse_impossible};
 use crate::map_row::MapRow;
 use crate::pages::Pages;
 use std::sync::Arc;
@@ -71,6 +72,7 @@ impl HashfsMap {
             let expected = format!("1 to {}", slots.next_power_of_two());
             return Err(Corrupt::new("map reach", expected, reach.to_string()).into());
         }
+        map.hashed()?.hidden.set_reach(reach);
         Ok(map)
     }
 
@@ -83,8 +85,12 @@ impl HashfsMap {
     fn find(&self, hashed: &Hashed, ino: Ino, block: FileBlock, home: PmBlock) -> Result<Option<Mapping>> {
         // Before the search: the scan may end during it.
         let known = hashed.known();
-        let is_absent = || known == Known::All && !hashed.presence.contains(ino, block);
+        refuse_hidden(hashed, known, (ino, block), home)?;
+        let is_absent = || known != Known::Part && !hashed.presence.contains(ino, block);
         let found = self.search(hashed, (ino, block), home, &is_absent)?;
+        if found.is_none() && known == Known::Part {
+            refuse_impossible(&self.pages, hashed, home, self.reach.load(Ordering::Acquire))?;
+        }
         if found.is_none() && hashed.presence.requires(ino, block) {
             let reach = self.reach.load(Ordering::Acquire);
             let site = format!("block table, block {block} of inode {ino}");
@@ -105,7 +111,7 @@ impl HashfsMap {
     ) -> Result<Option<Mapping>> {
         let key = Owner::File { ino, block, unwritten: false }.encode() >> 1;
         let most = self.reach.load(Ordering::Acquire).min(hashed.homes.slots());
-        let mut distance = 0;
+        let (mut distance, mut unreadable) = (0, None);
         while distance < most {
             let slot = hashed.homes.slot(home, distance);
             // To the end of the line, or of the table.
@@ -115,7 +121,11 @@ impl HashfsMap {
             let mut words = [[U64::ZERO; 2]; LINE_ENTRIES as usize];
             let (words, _) = words.split_at_mut(count as usize);
             let at = self.pages.blocks.wal().geometry().table_entry(slot);
-            self.pages.table_words(at, words.as_flattened_mut())?;
+            // Nothing is found in such a line. A block found elsewhere is the block: it is in the table once.
+            if let Err(error) = self.pages.table_words(at, words.as_flattened_mut()) {
+                unreadable = unreadable.or(Some(error));
+                words.fill([U64::ZERO; 2]);
+            }
             for (slot, entry) in (slot.0..).zip(&*words) {
                 let entry = entry.map(U64::get);
                 if entry[0] >> 1 == key
@@ -129,7 +139,7 @@ impl HashfsMap {
             }
             distance += count;
         }
-        Ok(None)
+        unreadable.map_or(Ok(None), Err)
     }
 
     /// The least reach with which a change fits; `None` when it fits.
@@ -180,11 +190,15 @@ impl Witness for HashfsMap {
         let home = hashed.homes.home(ino, block);
         Ok(self.search(hashed, (ino, block), home, &|| false)?.is_some())
     }
+
+    fn left(&self, ino: Ino, block: FileBlock) {
+        note_left(self.pages.blocks.hashed(), ino, block);
+    }
 }
 
 impl FileMap for HashfsMap {
     fn lookup(&self, inode: &MapInode, block: FileBlock) -> Result<Option<Mapping>> {
-        if block > MAX_FILE_BLOCK {
+        if block > MAX_FILE_BLOCK || inode.is_nowhere() {
             return Ok(None);
         }
         let hashed = self.hashed()?;
@@ -194,6 +208,7 @@ impl FileMap for HashfsMap {
     fn lookup_run(&self, inode: &MapInode, first: FileBlock, out: &mut [Option<Mapping>]) -> Result<()> {
         let hashed = self.hashed()?;
         let end = first.0.saturating_add(out.len() as u64).min(MAX_FILE_BLOCK.0 + 1);
+        let end = if inode.is_nowhere() { first.0 } else { end };
         let (out, behind) = out.split_at_mut(end.saturating_sub(first.0) as usize);
         behind.fill(None);
         let mut homes = [0; BATCH];
@@ -218,14 +233,15 @@ impl FileMap for HashfsMap {
     ) -> Result<Option<FileBlock>> {
         assert!(most > 0, "a list of no blocks never gets full");
         let hashed = self.hashed()?;
-        match hashed.known() {
-            Known::All => {}
-            Known::Part => return Err(Error::TableUnread),
-            // A line that could not be read: its error names the place.
-            Known::Doubtful => self.pages.blocks.unreadable().map_or(Ok(()), Err)?,
+        let known = hashed.known();
+        if known == Known::Part {
+            return Err(Error::TableUnread);
         }
         let mut blocks = Vec::new();
-        let next = hashed.presence.list(inode.ino, (from, to), most, &mut blocks);
+        let mut next = hashed.presence.list(inode.ino, (from, to), most, &mut blocks);
+        if known == Known::Doubtful && !inode.is_nowhere() {
+            next = keep_shown(hashed, inode.ino, (from, to), next, &mut blocks)?;
+        }
         for block in blocks {
             let home = hashed.homes.home(inode.ino, block);
             if let Some(mapping) = self.find(hashed, inode.ino, block, home)? {
@@ -236,7 +252,7 @@ impl FileMap for HashfsMap {
     }
 
     fn is_empty(&self, ino: Ino, _: &InodeSlot) -> bool {
-        let is_empty = |hashed: &Hashed| hashed.known() == Known::All && hashed.presence.is_empty(ino);
+        let is_empty = |hashed: &Hashed| is_whole(hashed, ino) && hashed.presence.is_empty(ino);
         self.hashed().is_ok_and(is_empty)
     }
 

@@ -136,7 +136,7 @@ impl World {
                 return;
             }
             self.note(format!("  state after background work: {}", rival.name));
-            self.take(rival);
+            rival.give_to(self);
         }
         Comparison::of(self).compare_all();
     }
@@ -150,16 +150,16 @@ impl World {
             match self.compare_with(state, lenient) {
                 Ok(()) => {
                     self.note(format!("  state: {}", state.name));
-                    let fit = self.fit();
+                    let fit = Fit::of(self);
                     let blocks = state.tree.allocated_blocks();
                     let later = states.get(index + 1..).unwrap_or_default().iter();
                     let fewer = later.filter(|later| later.tree.allocated_blocks() < blocks);
                     let rivals = fewer.filter_map(|state| {
                         let fits = self.compare_with(state, true).is_ok();
-                        fits.then(|| Fit { name: state.name.clone(), ..self.fit() })
+                        fits.then(|| Fit { name: state.name.clone(), ..Fit::of(self) })
                     });
                     let rivals = rivals.collect();
-                    self.take(fit);
+                    fit.give_to(self);
                     // On such PM an inode that was never durable may be made again with the same number and
                     // generation.
                     let there: BTreeMap<u64, u32> =
@@ -178,7 +178,7 @@ impl World {
 
     /// Compares the mount with an allowed state, which the world then holds if it fits.
     fn compare_with(&mut self, state: &CrashState, lenient: bool) -> Result<(), String> {
-        let before = self.fit();
+        let before = Fit::of(self);
         self.model = state.tree.clone();
         self.tolerance.torn = state.torn.clone();
         self.forget_volatile();
@@ -186,29 +186,31 @@ impl World {
         let compared = crate::findings::caught(|| Comparison::of(self).compare_all());
         (self.tolerance.lenient, self.tolerance.settling, self.tolerance.torn) = (false, false, None);
         if compared.is_err() {
-            self.take(before);
+            before.give_to(self);
         }
         compared
     }
-
-    /// What the world holds of a state: the reference, and the numbers and cookies that belong to it.
-    fn fit(&self) -> Fit {
-        let Known { numbers, generations, cookies, .. } = self.known.durable();
-        Fit { name: String::new(), model: self.model.clone(), numbers, generations, cookies }
-    }
-
-    /// Holds such a state.
-    fn take(&mut self, fit: Fit) {
-        (self.model, self.known.numbers) = (fit.model, fit.numbers);
-        (self.known.generations, self.known.cookies) = (fit.generations, fit.cookies);
-    }
 }
 
-/// A state that a mount showed, as the world holds it.
+/// A state that a mount showed, with the numbers and cookies that belong to it.
 struct Fit {
     name: String,
     model: Reference,
     numbers: BTreeMap<Id, (Ino, u32)>,
     generations: BTreeMap<u64, u32>,
     cookies: BTreeMap<(Id, Vec<u8>), u64>,
+}
+
+impl Fit {
+    /// The state that a world holds.
+    fn of(world: &World) -> Fit {
+        let Known { numbers, generations, cookies, .. } = world.known.durable();
+        Fit { name: String::new(), model: world.model.clone(), numbers, generations, cookies }
+    }
+
+    /// Lets a world hold this state.
+    fn give_to(self, world: &mut World) {
+        (world.model, world.known.numbers) = (self.model, self.numbers);
+        (world.known.generations, world.known.cookies) = (self.generations, self.cookies);
+    }
 }
