@@ -12,6 +12,7 @@
 pub mod bitmap;
 pub mod bits;
 pub mod descriptor;
+pub mod hidden;
 pub mod pool;
 pub mod presence;
 

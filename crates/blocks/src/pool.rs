@@ -9,6 +9,7 @@
 
 use crate::bitmap::Bitmap;
 use crate::descriptor::{Descriptor, State};
+use crate::hidden::Hidden;
 use crate::presence::Presence;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -71,6 +72,8 @@ pub struct Hashed {
     pub homes: Homes,
     /// The blocks of files.
     pub presence: Presence,
+    /// Blocks of files in entries that the scan could not read.
+    pub hidden: Hidden,
     /// See [`Known`].
     known: AtomicU8,
 }
@@ -83,7 +86,7 @@ pub enum Known {
     Part = 0,
     /// All blocks of files.
     All = 1,
-    /// The scan has ended and met a line that it could not read: any block may lie there.
+    /// The scan has ended and met entries that it could not read: see [`Hidden`].
     Doubtful = 2,
 }
 
@@ -164,6 +167,7 @@ impl BlockPool {
             is_placing,
             homes: Homes::of(&geometry, key),
             presence: Presence::default(),
+            hidden: Hidden::default(),
             known: AtomicU8::new(Known::Part as u8),
         });
         let rank = wal.locks().rank(LockKind::Allocator, 0);

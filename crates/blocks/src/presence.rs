@@ -264,6 +264,13 @@ impl Presence {
         was_there
     }
 
+    /// The number of blocks of a file in `from..to` that PM holds.
+    pub fn count(&self, ino: Ino, from: FileBlock, to: FileBlock) -> u64 {
+        let shard = self.shard(ino).read();
+        let blocks = shard.get(&(ino.0 as u32)).map(|blocks| blocks.from(from));
+        blocks.map_or(0, |blocks| blocks.take_while(|block| *block < to).count() as u64)
+    }
+
     /// Appends the next blocks of a file in `from..to` that PM holds, ascending, at most `most`. Gives the block to go on
     /// at; `None` at the end of the range.
     pub fn list(
@@ -312,6 +319,9 @@ mod tests {
             let next = presence.list(file, (at, FileBlock(900_000)), 3, &mut found);
             assert_eq!(found, of_file.by_ref().take(3).collect::<Vec<_>>());
             assert_eq!(next, of_file.next());
+            let end = 4100.max(block);
+            let count = model.range((ino, block)..(ino, end)).count() as u64;
+            assert_eq!(presence.count(file, at, FileBlock(end)), count);
             assert_eq!(presence.is_empty(file), model.range((ino, 0)..(ino + 1, 0)).next().is_none());
         }
     }

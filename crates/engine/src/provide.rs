@@ -9,6 +9,7 @@ use terrace_migration::space::make_pm_space;
 use terrace_runtime::interleave;
 use terrace_store::change::map_room::{make_map_room, scan_table};
 use terrace_store::error::{FsError, FsResult};
+use terrace_store::inode::hidden::judge_hidden;
 use terrace_store::inode::numbers::add_inode_page;
 use terrace_store::lookup::cold_read::fetch_cold;
 use terrace_store::metadata::fetch::{fetch_numbers, fetch_page};
@@ -52,6 +53,9 @@ fn provide(migration: &Migration, op: &mut Op, need: Need, provided: &mut u32) -
         // The scan takes 4 ms for each GiB of PM.
         Need::TableScan if op.wait == Wait::Never => Err(FsError::WouldBlock),
         Need::TableScan => scan_table(&migration.store),
+        // All cold extents of the file are looked at.
+        Need::Hidden(_) if op.wait == Wait::Never => Err(FsError::WouldBlock),
+        Need::Hidden(ino) => judge_hidden(&migration.store, ino),
         Need::CatalogRoom(shortage) => {
             migration.store.persistent.catalog().make_room_for(&shortage, op.purpose).map_err(FsError::from)
         }

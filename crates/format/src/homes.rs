@@ -41,6 +41,11 @@ impl Homes {
         Homes::with(key, (placement, line_slots), geometry.first_pool_block(), end)
     }
 
+    /// The homes of a pool of blocks, in the block table.
+    pub fn over(key: [u8; 16], placement: Placement, first: PmBlock, end: PmBlock) -> Homes {
+        Homes::with(key, (placement, TABLE_LINE_SLOTS), first, end)
+    }
+
     fn with(key: [u8; 16], (placement, line_slots): (Placement, u64), first: PmBlock, end: PmBlock) -> Homes {
         let slots = end.0 - first.0;
         assert!(slots > 0 && slots >> 32 == 0, "homes in {slots} blocks");

@@ -197,6 +197,9 @@ pub(crate) trait Witness: Send + Sync {
     /// # Errors
     /// See [`FileMap`].
     fn has_entry(&self, ino: Ino, block: FileBlock) -> Result<bool>;
+
+    /// A block that was there has left PM.
+    fn left(&self, ino: Ino, block: FileBlock);
 }
 
 /// Blocks of files that a change adds to presence or takes out of it. Dropped without an end it lets the map say which of
@@ -229,7 +232,11 @@ impl<'a> PresenceChange<'a> {
     fn committed(mut self) {
         self.added.clear();
         if let Some(presence) = self.witness.presence() {
-            self.removed.drain(..).for_each(|(ino, block)| _ = presence.remove(ino, block));
+            for (ino, block) in self.removed.drain(..) {
+                if presence.remove(ino, block) {
+                    self.witness.left(ino, block);
+                }
+            }
         }
     }
 

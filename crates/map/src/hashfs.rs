@@ -17,6 +17,7 @@ use crate::file_map::{
     Raise, Witness,
 };
 use crate::hashfs_search::TableSearch;
+use crate::hidden::{is_whole, keep_shown, note_left};
 use crate::map_row::MapRow;
 use crate::pages::Pages;
 use std::sync::Arc;
@@ -85,6 +86,7 @@ impl HashfsMap {
             let expected = format!("1 to {most}");
             return Err(Corrupt::new("map reach", expected, reach.to_string()).into());
         }
+        map.hashed()?.hidden.set_reach(reach);
         Ok(map)
     }
 
@@ -141,11 +143,15 @@ impl Witness for HashfsMap {
         let home = hashed.homes.home(ino, block);
         Ok(self.table.search(hashed, (ino, block), home, &|| false)?.is_some())
     }
+
+    fn left(&self, ino: Ino, block: FileBlock) {
+        note_left(self.table.pages.blocks.hashed(), ino, block);
+    }
 }
 
 impl FileMap for HashfsMap {
     fn lookup(&self, inode: &MapInode, block: FileBlock) -> Result<Option<Mapping>> {
-        if block > MAX_FILE_BLOCK {
+        if block > MAX_FILE_BLOCK || inode.is_nowhere() {
             return Ok(None);
         }
         let hashed = self.hashed()?;
@@ -155,6 +161,7 @@ impl FileMap for HashfsMap {
     fn lookup_run(&self, inode: &MapInode, first: FileBlock, out: &mut [Option<Mapping>]) -> Result<()> {
         let hashed = self.hashed()?;
         let end = first.0.saturating_add(out.len() as u64).min(MAX_FILE_BLOCK.0 + 1);
+        let end = if inode.is_nowhere() { first.0 } else { end };
         let (out, behind) = out.split_at_mut(end.saturating_sub(first.0) as usize);
         behind.fill(None);
         if hashed.homes.placement() == Placement::Groups {
@@ -182,14 +189,15 @@ impl FileMap for HashfsMap {
     ) -> Result<Option<FileBlock>> {
         assert!(most > 0, "a list of no blocks never gets full");
         let hashed = self.hashed()?;
-        match hashed.known() {
-            Known::All => {}
-            Known::Part => return Err(Error::TableUnread),
-            // A line that could not be read: its error names the place.
-            Known::Doubtful => self.table.pages.blocks.unreadable().map_or(Ok(()), Err)?,
+        let known = hashed.known();
+        if known == Known::Part {
+            return Err(Error::TableUnread);
         }
         let mut blocks = Vec::new();
-        let next = hashed.presence.list(inode.ino, (from, to), most, &mut blocks);
+        let mut next = hashed.presence.list(inode.ino, (from, to), most, &mut blocks);
+        if known == Known::Doubtful && !inode.is_nowhere() {
+            next = keep_shown(hashed, inode.ino, (from, to), next, &mut blocks)?;
+        }
         for block in blocks {
             let home = hashed.homes.home(inode.ino, block);
             if let Some(mapping) = self.table.find(hashed, inode.ino, block, home)? {
@@ -200,7 +208,7 @@ impl FileMap for HashfsMap {
     }
 
     fn is_empty(&self, ino: Ino, _: &InodeSlot) -> bool {
-        let is_empty = |hashed: &Hashed| hashed.known() == Known::All && hashed.presence.is_empty(ino);
+        let is_empty = |hashed: &Hashed| is_whole(hashed, ino) && hashed.presence.is_empty(ino);
         self.hashed().is_ok_and(is_empty)
     }
 

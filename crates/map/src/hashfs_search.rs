@@ -5,15 +5,16 @@
 //! Called by `hashfs`, under the inode's lock.
 
 use crate::file_map::Mapping;
+use crate::hidden::{refuse_hidden, refuse_impossible};
 use crate::pages::Pages;
 use terrace_blocks::pool::{Hashed, Known};
-use terrace_format::address::{LINE_SIZE, PmBlock};
+use terrace_format::address::PmBlock;
 use terrace_format::homes::GROUP_SLOTS;
-use terrace_format::table::{Entry, Owner, TABLE_ENTRY_SIZE};
+use terrace_format::table::{Entry, Owner};
 use terrace_format::{Corrupt, FileBlock, Ino};
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 use terrace_simd::compare::{Words, matching_part};
-use terrace_wal::Result;
+use terrace_wal::{Error, Result};
 
 /// Owner words in a line, at most: those of the packed map.
 const LINE_WORDS: usize = 8;
@@ -67,8 +68,39 @@ impl TableSearch {
         }
     }
 
+    /// As [`Self::read_entries`]; an entry that cannot be read is one of nobody, and the first error is given. A block that
+    /// is found in another entry is the block: it is in the table once.
+    #[inline]
+    fn read_slots(&self, slot: u64, entries: &mut [Words]) -> Option<Error> {
+        match self.read_entries(slot, entries) {
+            Ok(()) => None,
+            Err(_) => self.read_singly(slot, entries),
+        }
+    }
+
+    #[cold]
+    fn read_singly(&self, slot: u64, entries: &mut [Words]) -> Option<Error> {
+        let mut unreadable = None;
+        for (slot, entry) in (slot..).zip(entries.chunks_mut(1)) {
+            if let Err(error) = self.read_entries(slot, entry) {
+                entry.fill([0; 2]);
+                unreadable = unreadable.or(Some(error));
+            }
+        }
+        unreadable
+    }
+
     /// Judges a search that found nothing.
-    fn judge_absent(&self, hashed: &Hashed, ino: Ino, block: FileBlock, home: PmBlock) -> Result<()> {
+    fn judge_absent(
+        &self,
+        hashed: &Hashed,
+        known: Known,
+        (ino, block): (Ino, FileBlock),
+        home: PmBlock,
+    ) -> Result<()> {
+        if known == Known::Part {
+            refuse_impossible(&self.pages, hashed, home, self.reach())?;
+        }
         if !hashed.presence.requires(ino, block) {
             return Ok(());
         }
@@ -86,10 +118,11 @@ impl TableSearch {
     ) -> Result<Option<Mapping>> {
         // Before the search: the scan may end during it.
         let known = hashed.known();
-        let is_absent = || known == Known::All && !hashed.presence.contains(ino, block);
+        refuse_hidden(hashed, known, (ino, block), home)?;
+        let is_absent = || known != Known::Part && !hashed.presence.contains(ino, block);
         let found = self.search(hashed, (ino, block), home, &is_absent)?;
         if found.is_none() {
-            self.judge_absent(hashed, ino, block, home)?;
+            self.judge_absent(hashed, known, (ino, block), home)?;
         }
         Ok(found)
     }
@@ -103,10 +136,11 @@ impl TableSearch {
         is_absent: &dyn Fn() -> bool,
     ) -> Result<Option<Mapping>> {
         let key = key(ino, block);
+        let mut unreadable = None;
         for (number, slots) in hashed.homes.lines(home, self.reach()).enumerate() {
             let mut entries = [[0; 2]; LINE_WORDS];
             let (entries, _) = entries.split_at_mut((slots.end - slots.start) as usize);
-            self.read_entries(slots.start, entries)?;
+            unreadable = unreadable.or(self.read_slots(slots.start, entries));
             let found = places(matching_part(entries, key, NOT_UNWRITTEN));
             let mut found = found.filter_map(|at| mapping(*entries.get(at)?, slots.start + at as u64));
             if let Some((_, mapping)) = found.next() {
@@ -116,7 +150,7 @@ impl TableSearch {
                 return Ok(None);
             }
         }
-        Ok(None)
+        unreadable.map_or(Ok(None), Err)
     }
 
     /// The mappings of consecutive blocks, sixteen by sixteen.
@@ -159,9 +193,18 @@ impl TableSearch {
         }
         out.fill(None);
         let mut wanted = (u16::MAX >> (16 - out.len())) << shift;
-        if hashed.known() == Known::All {
-            wanted &= hashed.presence.sixteen(ino, sixteen);
+        let known = hashed.known();
+        let block_of = |at: usize| FileBlock(sixteen * GROUP_SLOTS + at as u64);
+        let home_of = |block| hashed.homes.home(ino, block);
+        if known != Known::Part {
+            let present = hashed.presence.sixteen(ino, sixteen);
+            if known == Known::Doubtful {
+                let mut unknown = places(wanted & !present).map(block_of);
+                unknown.try_for_each(|block| refuse_hidden(hashed, known, (ino, block), home_of(block)))?;
+            }
+            wanted &= present;
         }
+        let mut unreadable = None;
         let home = hashed.homes.sixteen_home(ino, sixteen);
         let key = key(ino, FileBlock(sixteen * GROUP_SLOTS));
         for slots in hashed.homes.near_groups(home, self.reach()) {
@@ -170,7 +213,7 @@ impl TableSearch {
             }
             let mut entries = [[0; 2]; GROUP_SLOTS as usize];
             let (entries, _) = entries.split_at_mut((slots.end - slots.start) as usize);
-            self.read_entries(slots.start, entries)?;
+            unreadable = unreadable.or(self.read_slots(slots.start, entries));
             for at in places(matching_part(entries, key, OF_SIXTEEN)) {
                 let entry = entries.get(at).and_then(|entry| mapping(*entry, slots.start + at as u64));
                 let Some((block, mapping)) = entry else { continue };
@@ -183,9 +226,11 @@ impl TableSearch {
                 }
             }
         }
-        places(wanted).try_for_each(|at| {
-            let block = FileBlock(sixteen * GROUP_SLOTS + at as u64);
-            self.judge_absent(hashed, ino, block, hashed.homes.home(ino, block))
-        })
+        if let Some(error) = unreadable.filter(|_| wanted != 0) {
+            return Err(error);
+        }
+        places(wanted)
+            .map(block_of)
+            .try_for_each(|block| self.judge_absent(hashed, known, (ino, block), home_of(block)))
     }
 }

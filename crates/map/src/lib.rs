@@ -20,6 +20,7 @@ pub mod map_row;
 pub mod radix_tree;
 pub mod registry;
 
+mod hidden;
 mod log_words;
 mod pages;
 mod radix;

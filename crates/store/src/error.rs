@@ -155,6 +155,7 @@ impl FsError {
                 | Error::PageBelow(_)
                 | Error::MapRoom(_)
                 | Error::TableUnread
+                | Error::Hidden(_)
                 | Error::Refused(_),
             ) => libc::EIO,
         }

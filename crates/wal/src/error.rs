@@ -39,6 +39,10 @@ pub enum Error {
     /// operation starts again.
     #[error("the block table was not read yet")]
     TableUnread,
+    /// Blocks of a file may lie in entries of the block table that cannot be read: the file is judged, without locks, and the
+    /// operation starts again.
+    #[error("blocks of inode {0} may lie in unreadable entries of the block table")]
+    Hidden(Ino),
     /// The pool cannot be used.
     #[error("{0}")]
     Refused(Box<str>),

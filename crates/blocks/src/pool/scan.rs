@@ -4,6 +4,7 @@
 
 use super::{BlockPool, Known, Space};
 use crate::descriptor::{Descriptor, State};
+use crate::hidden::{impossible, is_possible};
 use terrace_format::address::MAX_FILE_BLOCK;
 use terrace_format::table::{Entry, Owner, TABLE_ENTRY_SIZE};
 use terrace_format::{FileBlock, Ino, PmBlock};
@@ -50,7 +51,7 @@ impl BlockPool {
 
     fn note_end_of_scan(&self) {
         if let Some(hashed) = &self.hashed {
-            let is_sound = self.unreadable.lock().is_none();
+            let is_sound = hashed.hidden.is_empty();
             hashed.know(if is_sound { Known::All } else { Known::Doubtful });
         }
     }
@@ -74,6 +75,9 @@ impl BlockPool {
         for (block, entry) in (start..end).zip(entries.as_chunks::<16>().0) {
             let word = entry.first_chunk::<8>().map_or(1, |b| u64::from_le_bytes(*b));
             let descriptor = self.descriptor(PmBlock(block));
+            if self.hashed.is_some() && !is_possible(word) {
+                self.cannot_read(PmBlock(block), impossible(PmBlock(block), word));
+            }
             if matches!(Owner::decode(word), Some(Owner::Page { .. })) {
                 self.wal.checksums().met(PmBlock(block));
             }
@@ -105,10 +109,18 @@ impl BlockPool {
             if let Err(error) = sound.and_then(|()| Ok(self.wal.pm().read(at, entry)?)) {
                 *entry = [0xff; 16];
                 unreadable += 1;
-                self.unreadable.lock().get_or_insert(error);
+                self.cannot_read(PmBlock(block), error);
             }
         }
         tracing::error!("{unreadable} entries of the block table cannot be read, from block {start} on");
+    }
+
+    /// Notes an entry that cannot be read or understood.
+    fn cannot_read(&self, block: PmBlock, error: Error) {
+        if let Some(hashed) = &self.hashed {
+            hashed.hidden.meet(block, error.clone());
+        }
+        self.unreadable.lock().get_or_insert(error);
     }
 
     /// Why some blocks count as used that may be free.

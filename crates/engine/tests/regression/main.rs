@@ -8,6 +8,7 @@ mod damage;
 mod devices;
 mod fsync;
 mod helpers;
+mod hidden_blocks;
 mod hooked_device;
 mod metadata_words;
 mod migration;

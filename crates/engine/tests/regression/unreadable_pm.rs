@@ -106,9 +106,6 @@ fn sound_blocks_are_demoted_past_a_damaged_table_entry() -> FsResult<()> {
 /// when the blocks found so far were used up.
 #[test]
 fn the_scan_after_a_mount_goes_on_past_an_unreadable_table_entry() -> FsResult<()> {
-    if terrace_testkit::is_table_map() {
-        return Ok(());
-    }
     let pool = SimulatedPool::new(2 << 20, 4096);
     let fs = pool.mount();
     let ino = create(&fs, ROOT, "a");

@@ -103,8 +103,10 @@ fn mostly_cold(store: &Store, inode: &Inode) -> FsResult<bool> {
     }
     let end = FileBlock(inode.size().div_ceil(terrace_format::BLOCK_SIZE).min(LOOKED_AT));
     match next_mapped(store, inode, FileBlock(0), end) {
-        // Not known before the scan after the mount has ended; an open does not wait for that.
-        Err(FsError::Engine(Error::TableUnread)) => Ok(false),
+        // Not known before the scan after the mount has ended, or of a file that may have blocks in unreadable entries of the
+        // block table; an open does not wait for that, and does not fail for a preference.
+        Err(FsError::Engine(Error::TableUnread | Error::Hidden(_))) => Ok(false),
+        Err(error) if error.concerns_one_file() => Ok(false),
         found => Ok(found?.is_none()),
     }
 }

@@ -237,6 +237,9 @@ impl Witness for CuckooMap {
     fn has_entry(&self, ino: Ino, block: FileBlock) -> Result<bool> {
         Ok(self.search(&self.key(ino, block), &|| false)?.is_some())
     }
+
+    /// The table itself is read again after an unreadable line.
+    fn left(&self, _: Ino, _: FileBlock) {}
 }
 
 /// The place of a PM block in a row.

@@ -4,13 +4,15 @@ use crate::judges::comparison::Comparison;
 use crate::media::Media;
 use crate::world::World;
 use crate::world::amid::Nesting;
+use crate::world::known::Known;
 use crate::world::power::Crash;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use terrace_engine::Simulation;
-use terrace_reference::CrashState;
+use terrace_format::Ino;
+use terrace_reference::{CrashState, Id, Reference};
 
 impl World {
     /// After a loss of power: judges images that the media may hold, and continues with one of them.
@@ -85,9 +87,7 @@ impl World {
         self.pool.media = media;
         self.assert_clean();
         self.remount_media();
-        self.settle(states);
-        self.pool.fs().run_background(10_000);
-        Comparison::of(self).compare_all();
+        self.settle_and_work(states);
     }
 
     /// Unmounts and mounts; the mount must show one of these states.
@@ -106,9 +106,7 @@ impl World {
         states.iter_mut().for_each(|state| state.tree.drop_references());
         self.assert_clean();
         self.remount_media();
-        self.settle(&states);
-        self.pool.fs().run_background(10_000);
-        Comparison::of(self).compare_all();
+        self.settle_and_work(&states);
         self.unmount_and_check();
     }
 
@@ -122,22 +120,46 @@ impl World {
 
     /// Takes over the first allowed state that the mount shows.
     pub fn settle(&mut self, states: &[CrashState]) {
+        self.settle_with_rivals(states);
+    }
+
+    /// Takes over the allowed state that the mount shows, now and after background work.
+    ///
+    /// A mount that has not yet freed the blocks of a removal may show the state before it as well, down to
+    /// st_blocks: a cut of preallocated blocks past the durable end changes nothing else (C12). Such a removal
+    /// is known by its blocks when background work has ended.
+    fn settle_and_work(&mut self, states: &[CrashState]) {
+        let rivals = self.settle_with_rivals(states);
+        self.pool.fs().run_background(10_000);
+        for rival in rivals {
+            if crate::findings::caught(|| Comparison::of(self).compare_all()).is_ok() {
+                return;
+            }
+            self.note(format!("  state after background work: {}", rival.name));
+            rival.give_to(self);
+        }
+        Comparison::of(self).compare_all();
+    }
+
+    /// As [`Self::settle`]; answers the later states of fewer blocks that the mount shows as well.
+    fn settle_with_rivals(&mut self, states: &[CrashState]) -> Vec<Fit> {
         let mut found = Vec::new();
         // States that fit exactly come first: st_blocks tells one prefix of an fallocate from another.
-        let turns = states.iter().map(|state| (false, state)).chain(states.iter().map(|state| (true, state)));
-        for (lenient, state) in turns {
-            self.tolerance.lenient = lenient;
-            self.model = state.tree.clone();
-            self.tolerance.torn = state.torn.clone();
-            let kept =
-                (self.known.numbers.clone(), self.known.generations.clone(), self.known.cookies.clone());
-            self.forget_volatile();
-            self.tolerance.settling = true;
-            let compared = crate::findings::caught(|| Comparison::of(self).compare_all());
-            self.tolerance.settling = false;
-            match compared {
+        let exactly = states.iter().enumerate().map(|state| (false, state));
+        for (lenient, (index, state)) in exactly.chain(states.iter().enumerate().map(|state| (true, state))) {
+            match self.compare_with(state, lenient) {
                 Ok(()) => {
                     self.note(format!("  state: {}", state.name));
+                    let fit = Fit::of(self);
+                    let blocks = state.tree.allocated_blocks();
+                    let later = states.get(index + 1..).unwrap_or_default().iter();
+                    let fewer = later.filter(|later| later.tree.allocated_blocks() < blocks);
+                    let rivals = fewer.filter_map(|state| {
+                        let fits = self.compare_with(state, true).is_ok();
+                        fits.then(|| Fit { name: state.name.clone(), ..Fit::of(self) })
+                    });
+                    let rivals = rivals.collect();
+                    fit.give_to(self);
                     // On such PM an inode that was never durable may be made again with the same number and
                     // generation.
                     let there: BTreeMap<u64, u32> =
@@ -145,14 +167,50 @@ impl World {
                     self.known
                         .generations
                         .retain(|ino, _| !self.config.persist_only || there.contains_key(ino));
-                    (self.tolerance.lenient, self.tolerance.torn) = (false, None);
-                    return;
+                    return rivals;
                 }
                 Err(error) if lenient => found.push(format!("not {:?}: {error}", state.name)),
                 Err(_) => {}
             }
-            (self.known.numbers, self.known.generations, self.known.cookies) = kept;
         }
         panic!("the mount shows none of the {} states allowed: {}", states.len(), found.join("; "));
+    }
+
+    /// Compares the mount with an allowed state, which the world then holds if it fits.
+    fn compare_with(&mut self, state: &CrashState, lenient: bool) -> Result<(), String> {
+        let before = Fit::of(self);
+        self.model = state.tree.clone();
+        self.tolerance.torn = state.torn.clone();
+        self.forget_volatile();
+        (self.tolerance.lenient, self.tolerance.settling) = (lenient, true);
+        let compared = crate::findings::caught(|| Comparison::of(self).compare_all());
+        (self.tolerance.lenient, self.tolerance.settling, self.tolerance.torn) = (false, false, None);
+        if compared.is_err() {
+            before.give_to(self);
+        }
+        compared
+    }
+}
+
+/// A state that a mount showed, with the numbers and cookies that belong to it.
+struct Fit {
+    name: String,
+    model: Reference,
+    numbers: BTreeMap<Id, (Ino, u32)>,
+    generations: BTreeMap<u64, u32>,
+    cookies: BTreeMap<(Id, Vec<u8>), u64>,
+}
+
+impl Fit {
+    /// The state that a world holds.
+    fn of(world: &World) -> Fit {
+        let Known { numbers, generations, cookies, .. } = world.known.durable();
+        Fit { name: String::new(), model: world.model.clone(), numbers, generations, cookies }
+    }
+
+    /// Lets a world hold this state.
+    fn give_to(self, world: &mut World) {
+        (world.model, world.known.numbers) = (self.model, self.numbers);
+        (world.known.generations, world.known.cookies) = (self.generations, self.cookies);
     }
 }

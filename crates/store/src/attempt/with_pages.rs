@@ -53,6 +53,10 @@ fn run_with_pages<T>(
                 let (op, ..) = fetching.get_or_insert_with(|| (new_op(), BTreeSet::new(), 0));
                 provide(store, op, Need::TableScan, &mut 0)?;
             }
+            Err(FsError::Engine(Error::Hidden(ino))) => {
+                let (op, ..) = fetching.get_or_insert_with(|| (new_op(), BTreeSet::new(), 0));
+                provide(store, op, Need::Hidden(ino), &mut 0)?;
+            }
             other => return other,
         }
     }

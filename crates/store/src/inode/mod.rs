@@ -2,6 +2,7 @@
 
 pub mod attributes;
 pub mod capability;
+pub mod hidden;
 pub mod load;
 pub mod numbers;
 pub mod orphan_list;

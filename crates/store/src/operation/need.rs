@@ -14,6 +14,8 @@ pub enum Need {
     MapRoom(Box<MapRoom>),
     /// The rest of the block table, which is the file map.
     TableScan,
+    /// A judgement whether a file may have blocks in unreadable entries of the block table.
+    Hidden(Ino),
     /// Room in a catalog page.
     CatalogRoom(Shortage),
     /// Room in catalog pages for several keys (with value lengths) at once.
@@ -53,6 +55,7 @@ impl Need {
     pub fn name(&self) -> &'static str {
         match self {
             Need::TableScan => "the block table",
+            Need::Hidden(_) => "a count of the blocks",
             Need::MapRoom(_) => "map room",
             Need::CatalogRoom(_) => "room in a catalog page",
             Need::CatalogRooms(_) => "room in several catalog pages",
@@ -87,6 +90,7 @@ impl From<FsError> for Fail {
             FsError::Engine(Error::NoSpace(NoSpace::Pm)) => Fail::Need(Need::PmSpace),
             FsError::Engine(Error::PageBelow(page)) => Fail::Need(Need::MetadataPage(page)),
             FsError::Engine(Error::TableUnread) => Fail::Need(Need::TableScan),
+            FsError::Engine(Error::Hidden(ino)) => Fail::Need(Need::Hidden(ino)),
             FsError::Engine(Error::MapRoom(room)) => Fail::Need(Need::MapRoom(room)),
             error => Fail::Error(error),
         }

@@ -1,0 +1,74 @@
+//! The block table as file map where parts of it cannot be read: an answer is given when it can be shown that no block of
+//! the question is hidden in an unreadable entry ([`terrace_blocks::hidden`]), and is an error otherwise (I8).
+//!
+//! Locks: none are held here across calls.
+
+use crate::pages::Pages;
+use terrace_blocks::hidden::{impossible, is_possible};
+use terrace_blocks::pool::{Hashed, Known};
+use terrace_format::{FileBlock, Ino, PmBlock};
+use terrace_wal::Result;
+use zerocopy::little_endian::U64;
+
+/// Refuses a block that memory does not know and that may lie in an unreadable entry.
+#[inline]
+pub(crate) fn refuse_hidden(
+    hashed: &Hashed,
+    known: Known,
+    at: (Ino, FileBlock),
+    home: PmBlock,
+) -> Result<()> {
+    match known {
+        Known::Doubtful => hashed.hidden.refuse(&hashed.homes, &hashed.presence, at, home),
+        Known::Part | Known::All => Ok(()),
+    }
+}
+
+/// Notes that a block that was known has left PM.
+#[inline]
+pub(crate) fn note_left(hashed: Option<&Hashed>, ino: Ino, block: FileBlock) {
+    if let Some(hashed) = hashed.filter(|hashed| hashed.known() == Known::Doubtful) {
+        hashed.hidden.left(&hashed.homes, ino, block);
+    }
+}
+
+/// Whether memory knows all blocks of a file.
+pub(crate) fn is_whole(hashed: &Hashed, ino: Ino) -> bool {
+    match hashed.known() {
+        Known::All => true,
+        Known::Part => false,
+        Known::Doubtful => hashed.hidden.is_sound(ino),
+    }
+}
+
+/// Keeps of the blocks of a listing those before which none can be hidden. Gives the block to go on at.
+pub(crate) fn keep_shown(
+    hashed: &Hashed,
+    ino: Ino,
+    (from, to): (FileBlock, FileBlock),
+    next: Option<FileBlock>,
+    blocks: &mut Vec<FileBlock>,
+) -> Result<Option<FileBlock>> {
+    let end = next.unwrap_or(to);
+    let shown = hashed.hidden.shown(&hashed.homes, &hashed.presence, ino, (from, end))?;
+    if shown >= end {
+        return Ok(next);
+    }
+    assert!(shown > from, "a listing does not get on at block {from} of inode {ino}");
+    blocks.retain(|block| *block < shown);
+    Ok(Some(shown))
+}
+
+/// Refuses the answer of a search that found nothing and passed an entry that cannot be understood.
+#[cold]
+pub(crate) fn refuse_impossible(pages: &Pages, hashed: &Hashed, home: PmBlock, reach: u64) -> Result<()> {
+    for slot in hashed.homes.lines(home, reach).flatten().map(PmBlock) {
+        let mut word = [U64::ZERO];
+        pages.table_words(pages.blocks.wal().geometry().table_entry(slot), &mut word)?;
+        let [word] = word.map(U64::get);
+        if !is_possible(word) {
+            return Err(impossible(slot, word));
+        }
+    }
+    Ok(())
+}
