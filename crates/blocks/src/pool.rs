@@ -12,7 +12,7 @@ use crate::descriptor::{Descriptor, State};
 use crate::presence::Presence;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use terrace_format::homes::Homes;
+use terrace_format::homes::{Home, Homes};
 use terrace_format::{Corrupt, Lsn, PmBlock};
 use terrace_runtime::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use terrace_runtime::sync::{LockKind, Mutex, RankedMutex};
@@ -69,7 +69,12 @@ pub struct Hashed {
     pub presence: Presence,
     /// See [`Known`].
     known: AtomicU8,
+    /// Choices of a block since the mount that passed [`FAR_SLOTS`] slots.
+    far: AtomicU64,
 }
+
+/// Slots beyond which a search is far.
+const FAR_SLOTS: u64 = 64;
 
 /// How much presence knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,6 +91,17 @@ pub enum Known {
 impl Hashed {
     fn know(&self, known: Known) {
         self.known.store(known as u8, Ordering::Release);
+    }
+
+    fn note_search(&self, home: Home, slot: PmBlock) {
+        if self.homes.distance(home, slot) > FAR_SLOTS {
+            self.far.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// How often since the mount the first free slot of a block was more than 64 slots from its home.
+    pub fn far_searches(&self) -> u64 {
+        self.far.load(Ordering::Relaxed)
     }
 
     /// How much presence knows.
@@ -148,6 +164,7 @@ impl BlockPool {
             homes: Homes::of(&geometry, key),
             presence: Presence::default(),
             known: AtomicU8::new(Known::Part as u8),
+            far: AtomicU64::new(0),
         });
         let rank = wal.locks().rank(LockKind::Allocator, 0);
         BlockPool {

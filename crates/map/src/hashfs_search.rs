@@ -8,7 +8,7 @@ use crate::file_map::Mapping;
 use crate::pages::Pages;
 use terrace_blocks::pool::{Hashed, Known};
 use terrace_format::address::{LINE_SIZE, PmBlock};
-use terrace_format::homes::GROUP_SLOTS;
+use terrace_format::homes::{GROUP_SLOTS, Home};
 use terrace_format::table::{Entry, Owner, TABLE_ENTRY_SIZE};
 use terrace_format::{Corrupt, FileBlock, Ino};
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
@@ -23,6 +23,9 @@ const NOT_UNWRITTEN: u64 = !1;
 const OF_SIXTEEN: u64 = !(GROUP_SLOTS * 2 - 1);
 /// Fewer blocks of a sixteen are searched for one by one: a group has four lines.
 const LEAST_TOGETHER: usize = 4;
+
+/// Sixteens whose homes are computed together.
+const BATCH: u64 = 16;
 
 /// The owner word of a written block.
 fn key(ino: Ino, block: FileBlock) -> u64 {
@@ -67,8 +70,15 @@ impl TableSearch {
         self.pages.table_entries(at, entries)
     }
 
+    /// Announces that the line of a slot will be read.
+    #[inline]
+    pub fn expect(&self, slot: u64) {
+        let at = self.pages.blocks.wal().geometry().table_entry(PmBlock(slot));
+        self.pages.pm.expect_load(at);
+    }
+
     /// Judges a search that found nothing.
-    fn judge_absent(&self, hashed: &Hashed, ino: Ino, block: FileBlock, home: PmBlock) -> Result<()> {
+    fn judge_absent(&self, hashed: &Hashed, ino: Ino, block: FileBlock, home: Home) -> Result<()> {
         if !hashed.presence.requires(ino, block) {
             return Ok(());
         }
@@ -77,13 +87,7 @@ impl TableSearch {
     }
 
     /// The mapping of a block whose home is known.
-    pub fn find(
-        &self,
-        hashed: &Hashed,
-        ino: Ino,
-        block: FileBlock,
-        home: PmBlock,
-    ) -> Result<Option<Mapping>> {
+    pub fn find(&self, hashed: &Hashed, ino: Ino, block: FileBlock, home: Home) -> Result<Option<Mapping>> {
         // Before the search: the scan may end during it.
         let known = hashed.known();
         let is_absent = || known == Known::All && !hashed.presence.contains(ino, block);
@@ -99,7 +103,7 @@ impl TableSearch {
         &self,
         hashed: &Hashed,
         (ino, block): (Ino, FileBlock),
-        home: PmBlock,
+        home: Home,
         is_absent: &dyn Fn() -> bool,
     ) -> Result<Option<Mapping>> {
         let key = key(ino, block);
@@ -128,12 +132,29 @@ impl TableSearch {
         mut out: &mut [Option<Mapping>],
     ) -> Result<()> {
         while !out.is_empty() {
-            let count = ((GROUP_SLOTS - first.0 % GROUP_SLOTS) as usize).min(out.len());
-            let (part, behind) = out.split_at_mut(count);
-            self.find_sixteen(hashed, ino, first, part)?;
-            (first, out) = (first.plus(count as u64), behind);
+            let most = BATCH * GROUP_SLOTS - first.0 % GROUP_SLOTS;
+            let (mut part, behind) = out.split_at_mut(out.len().min(most as usize));
+            let sixteens = (first.0 % GROUP_SLOTS + part.len() as u64).div_ceil(GROUP_SLOTS);
+            let mut homes = [Home::default(); BATCH as usize];
+            let (homes, _) = homes.split_at_mut(sixteens as usize);
+            hashed.homes.sixteen_homes(ino, first.0 / GROUP_SLOTS, homes);
+            if homes.len() > 1 {
+                homes.iter().for_each(|home| self.expect_group(home.slot.0));
+            }
+            for home in homes {
+                let count = ((GROUP_SLOTS - first.0 % GROUP_SLOTS) as usize).min(part.len());
+                let (of_sixteen, rest) = part.split_at_mut(count);
+                self.find_sixteen(hashed, ino, first, *home, of_sixteen)?;
+                (first, part) = (first.plus(count as u64), rest);
+            }
+            out = behind;
         }
         Ok(())
+    }
+
+    fn expect_group(&self, slot: u64) {
+        let begin = slot / GROUP_SLOTS * GROUP_SLOTS;
+        (begin..begin + GROUP_SLOTS).step_by(LINE_ENTRIES as usize).for_each(|slot| self.expect(slot));
     }
 
     /// The mappings of blocks of a sixteen, from `first` on: reads whole groups until all blocks that are there are found.
@@ -142,6 +163,7 @@ impl TableSearch {
         hashed: &Hashed,
         ino: Ino,
         first: FileBlock,
+        home: Home,
         out: &mut [Option<Mapping>],
     ) -> Result<()> {
         let (sixteen, shift) = (first.0 / GROUP_SLOTS, first.0 % GROUP_SLOTS);
@@ -161,7 +183,6 @@ impl TableSearch {
         if hashed.known() == Known::All {
             wanted &= hashed.presence.sixteen(ino, sixteen);
         }
-        let home = hashed.homes.sixteen_home(ino, sixteen);
         let key = key(ino, FileBlock(sixteen * GROUP_SLOTS));
         for slots in hashed.homes.near_groups(home, self.reach()) {
             if wanted == 0 {

@@ -2,8 +2,8 @@
 //!
 //! Invariant: lines that hold no slot of the pool are left out, so each range has a slot.
 
-use super::groups::{GROUP_SLOTS, Groups, NEAR_GROUPS, WINDOW_SLOTS};
-use crate::address::{LINE_SIZE, PmBlock};
+use super::groups::{GROUP_SLOTS, Groups, Home, NEAR_GROUPS, WINDOW_SLOTS};
+use crate::address::LINE_SIZE;
 use crate::table::TABLE_ENTRY_SIZE;
 use std::ops::Range;
 
@@ -23,19 +23,19 @@ pub enum Placement {
 
 /// The lines that a search reads, each as the slots in it.
 #[derive(Debug, Clone)]
-pub struct Lines {
+pub struct Lines<'a> {
     placement: Placement,
-    pool: Groups,
-    home: PmBlock,
+    pool: &'a Groups,
+    home: Home,
     reach: u64,
     /// Linear: the next distance. In groups: lines passed in all windows so far, those of a whole window counted for each.
     at: u64,
 }
 
-impl Lines {
+impl<'a> Lines<'a> {
     /// The lines of a search; `reach` is at most the length of the sequence.
     #[inline]
-    pub(super) fn from(placement: Placement, pool: Groups, home: PmBlock, reach: u64) -> Lines {
+    pub(super) fn from(placement: Placement, pool: &'a Groups, home: Home, reach: u64) -> Lines<'a> {
         Lines { placement, pool, home, reach, at: 0 }
     }
 
@@ -45,7 +45,7 @@ impl Lines {
         if self.at >= self.reach {
             return None;
         }
-        let (pool, slot) = (self.pool, self.home.0 + self.at);
+        let (pool, slot) = (self.pool, self.home.slot.0 + self.at);
         let slot = if slot < pool.end { slot } else { slot - pool.end + pool.first };
         let count = (LINE_ENTRIES - slot % LINE_ENTRIES).min(pool.end - slot).min(self.reach - self.at);
         self.at += count;
@@ -55,7 +55,7 @@ impl Lines {
     /// In each window the lines with the preferred slots, then the other lines of each group.
     fn next_in_groups(&mut self) -> Option<Range<u64>> {
         const WINDOW_LINES: u64 = NEAR_GROUPS * GROUP_LINES;
-        let preferred = self.home.0 % GROUP_SLOTS / LINE_ENTRIES;
+        let preferred = self.home.slot.0 % GROUP_SLOTS / LINE_ENTRIES;
         loop {
             let (window, step) = (self.at / WINDOW_LINES, self.at % WINDOW_LINES);
             let (begin, count) = (window * WINDOW_SLOTS, self.pool.window_groups(window));
@@ -87,7 +87,7 @@ impl Lines {
     }
 }
 
-impl Iterator for Lines {
+impl Iterator for Lines<'_> {
     type Item = Range<u64>;
 
     #[inline]
