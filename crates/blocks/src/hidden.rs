@@ -15,8 +15,9 @@
 
 use crate::presence::Presence;
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::ops::Range;
 use terrace_format::address::MAX_FILE_BLOCK;
-use terrace_format::homes::{GROUP_SLOTS, Homes, NEAR_GROUPS};
+use terrace_format::homes::{Home, Homes, Placement};
 use terrace_format::table::Owner;
 use terrace_format::{Corrupt, FileBlock, Ino, PmBlock};
 use terrace_runtime::sync::RwLock;
@@ -33,10 +34,6 @@ const FEW_HOMES: u64 = 1 << 10;
 const MOST_COLD: usize = 1 << 16;
 /// Blocks that memory keeps as known to be gone, at most.
 const MOST_GONE: usize = 1 << 16;
-/// Slots by which the place of a home is unsure: a search in groups passes the group of its home from the middle on, and
-/// windows of groups.
-const SLACK: u64 = GROUP_SLOTS * (NEAR_GROUPS + 1);
-
 /// Whether an owner word of the block table is one that a sound table may have.
 pub fn is_possible(word: u64) -> bool {
     match Owner::decode(word) {
@@ -123,19 +120,23 @@ impl Hidden {
     }
 
     /// Why a block with this home may be hidden, if it may.
-    fn why(&self, runs: &[Run], homes: &Homes, home: u64) -> Option<Error> {
+    fn why(&self, runs: &[Run], homes: &Homes, home: Home) -> Option<Error> {
         let reach = self.reach.load(Ordering::Acquire).min(homes.length());
-        let start = home.saturating_sub(SLACK);
-        let window = start..home.saturating_add(reach).saturating_add(SLACK);
+        let is_near = |slot| homes.distance(home, PmBlock(slot)) < reach;
+        let of_run = |run: &Run, mut slots: Range<u64>| slots.any(is_near).then(|| run.why.clone());
+        if homes.placement() == Placement::Groups {
+            // The groups of a search lie anywhere.
+            return runs.iter().find_map(|run| of_run(run, run.first..run.end));
+        }
+        let window = home.slot.0..home.slot.0.saturating_add(reach);
         // Behind the last slot the search goes on at the first one.
         let again = window.start.saturating_sub(homes.slots())..window.end.saturating_sub(homes.slots());
         [window, again].into_iter().find_map(|window| {
             let from = runs.partition_point(|run| run.end <= window.start);
-            runs[from..].iter().take_while(|run| run.first < window.end).find_map(|run| {
-                let mut slots = run.first.max(window.start)..run.end.min(window.end);
-                let is_near = |slot| homes.distance(PmBlock(home), PmBlock(slot)) < reach;
-                slots.any(is_near).then(|| run.why.clone())
-            })
+            runs[from..]
+                .iter()
+                .take_while(|run| run.first < window.end)
+                .find_map(|run| of_run(run, run.first.max(window.start)..run.end.min(window.end)))
         })
     }
 
@@ -146,7 +147,7 @@ impl Hidden {
 
     /// Notes that a block that was known has left PM. More blocks than memory keeps may be hidden again.
     pub fn left(&self, homes: &Homes, ino: Ino, block: FileBlock) {
-        if self.is_sound(ino) || self.why(&self.runs.read(), homes, homes.home(ino, block).0).is_none() {
+        if self.is_sound(ino) || self.why(&self.runs.read(), homes, homes.home(ino, block)).is_none() {
             return;
         }
         let mut judged = self.judged.write();
@@ -159,14 +160,8 @@ impl Hidden {
     ///
     /// # Errors
     /// `Hidden` for a file that was not judged; the error of the slots.
-    pub fn refuse(
-        &self,
-        homes: &Homes,
-        presence: &Presence,
-        at: (Ino, FileBlock),
-        home: PmBlock,
-    ) -> Result<()> {
-        let Some(why) = self.why(&self.runs.read(), homes, home.0) else { return Ok(()) };
+    pub fn refuse(&self, homes: &Homes, presence: &Presence, at: (Ino, FileBlock), home: Home) -> Result<()> {
+        let Some(why) = self.why(&self.runs.read(), homes, home) else { return Ok(()) };
         let (ino, block) = at;
         let judged = self.judged.read();
         if presence.contains(ino, block) || judged.gone.contains(&at) {
@@ -199,7 +194,7 @@ impl Hidden {
             match judged.others.get(&(ino.0 as u32)) {
                 Some(Verdict::Over(blocks)) => {
                     let Some(block) = blocks.range(from..to.max(from)).next() else { return Ok(to) };
-                    let why = self.why(&self.runs.read(), homes, homes.home(ino, *block).0);
+                    let why = self.why(&self.runs.read(), homes, homes.home(ino, *block));
                     return why.map_or(Ok(to), Err);
                 }
                 verdict => verdict.is_some(),
@@ -227,11 +222,11 @@ impl Hidden {
     fn visit(
         &self,
         homes: &Homes,
-        (ino, blocks): (Ino, std::ops::Range<u64>),
+        (ino, blocks): (Ino, Range<u64>),
         mut visit: impl FnMut(FileBlock, Error) -> bool,
     ) {
         let runs = self.runs.read();
-        let (mut at, mut batch) = (blocks.start, [0; BATCH as usize]);
+        let (mut at, mut batch) = (blocks.start, [Home::default(); BATCH as usize]);
         while at < blocks.end {
             let count = (BATCH - at % BATCH).min(blocks.end - at);
             let (of, _) = batch.split_at_mut(count as usize);
@@ -293,7 +288,6 @@ impl Judged {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use terrace_format::homes::Placement;
 
     const INO: Ino = Ino(7);
 

@@ -13,7 +13,7 @@ use crate::hidden::Hidden;
 use crate::presence::Presence;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use terrace_format::homes::Homes;
+use terrace_format::homes::{Home, Homes};
 use terrace_format::{Corrupt, Lsn, PmBlock};
 use terrace_runtime::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use terrace_runtime::sync::{LockKind, Mutex, RankedMutex};
@@ -76,7 +76,12 @@ pub struct Hashed {
     pub hidden: Hidden,
     /// See [`Known`].
     known: AtomicU8,
+    /// Choices of a block since the mount that passed [`FAR_SLOTS`] slots.
+    far: AtomicU64,
 }
+
+/// Slots beyond which a search is far.
+const FAR_SLOTS: u64 = 64;
 
 /// How much presence knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,6 +104,17 @@ impl Hashed {
     pub fn learned_from_map(&self) {
         assert!(!self.is_placing, "the block table is the map");
         self.know(Known::All);
+    }
+
+    fn note_search(&self, home: Home, slot: PmBlock) {
+        if self.homes.distance(home, slot) > FAR_SLOTS {
+            self.far.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// How often since the mount the first free slot of a block was more than 64 slots from its home.
+    pub fn far_searches(&self) -> u64 {
+        self.far.load(Ordering::Relaxed)
     }
 
     /// How much presence knows.
@@ -169,6 +185,7 @@ impl BlockPool {
             presence: Presence::default(),
             hidden: Hidden::default(),
             known: AtomicU8::new(Known::Part as u8),
+            far: AtomicU64::new(0),
         });
         let rank = wal.locks().rank(LockKind::Allocator, 0);
         BlockPool {

@@ -12,12 +12,15 @@ mod lines;
 use crate::address::{FileBlock, Ino, PmBlock};
 use crate::geometry::Geometry;
 use crate::map_kind::MapKind;
-pub use groups::{GROUP_SLOTS, NEAR_GROUPS};
-use groups::{Groups, preferred};
+use groups::Groups;
+pub use groups::{GROUP_SLOTS, Home, NEAR_GROUPS};
 pub use lines::{Lines, Placement};
 use lines::{TABLE_LINE_SLOTS, WORD_LINE_SLOTS};
 use std::ops::Range;
 use terrace_simd::hash::{HashKey, hash, hash_run};
+
+/// Homes that are computed together.
+const BATCH: usize = 16;
 
 /// Homes over the blocks of a pool.
 #[derive(Debug, Clone)]
@@ -27,6 +30,7 @@ pub struct Homes {
     line_slots: u64,
     first: u64,
     slots: u64,
+    groups: Groups,
 }
 
 impl Homes {
@@ -49,7 +53,8 @@ impl Homes {
     fn with(key: [u8; 16], (placement, line_slots): (Placement, u64), first: PmBlock, end: PmBlock) -> Homes {
         let slots = end.0 - first.0;
         assert!(slots > 0 && slots >> 32 == 0, "homes in {slots} blocks");
-        Homes { key: HashKey::new(key), placement, line_slots, first: first.0, slots }
+        let groups = Groups::new(first.0, end.0);
+        Homes { key: HashKey::new(key), placement, line_slots, first: first.0, slots, groups }
     }
 
     /// The order of the slots.
@@ -62,43 +67,39 @@ impl Homes {
         GROUP_SLOTS / self.line_slots
     }
 
-    /// The home of a block. In groups it may lie beside the pool, in its first or last group.
+    /// The home of a block.
     #[inline]
-    pub fn home(&self, ino: Ino, block: FileBlock) -> PmBlock {
+    pub fn home(&self, ino: Ino, block: FileBlock) -> Home {
         match self.placement {
-            Placement::Linear => self.of_hash(hash(&self.key, ino.0 as u32, block.0 as u32)),
+            Placement::Linear => self.linear(hash(&self.key, ino.0 as u32, block.0 as u32)),
             Placement::Groups => {
                 let hash = hash(&self.key, ino.0 as u32, (block.0 / GROUP_SLOTS) as u32);
-                preferred(self.of_hash(hash), hash, block.0)
+                Groups::home(hash, self.of_hash(hash), block.0)
             }
         }
     }
 
-    /// The homes of consecutive blocks from `first` on, at most 16. In groups the blocks are of the same sixteen.
-    pub fn homes(&self, ino: Ino, first: FileBlock, out: &mut [u64]) {
-        match self.placement {
-            Placement::Linear => {
-                hash_run(&self.key, ino.0 as u32, first.0 as u32, out);
-                out.iter_mut().for_each(|hash| *hash = self.of_hash(*hash).0);
-            }
-            Placement::Groups => {
-                let last = first.0 + (out.len() as u64).max(1) - 1;
-                assert!(
-                    last / GROUP_SLOTS == first.0 / GROUP_SLOTS,
-                    "blocks {first} to {last} have two groups"
-                );
-                let hash = hash(&self.key, ino.0 as u32, (first.0 / GROUP_SLOTS) as u32);
-                let slot = self.of_hash(hash);
-                let homes = (first.0..).map(|block| preferred(slot, hash, block).0);
-                out.iter_mut().zip(homes).for_each(|(out, home)| *out = home);
-            }
+    /// The homes of at most 16 consecutive blocks from `first` on.
+    pub fn homes(&self, ino: Ino, first: FileBlock, out: &mut [Home]) {
+        if self.placement == Placement::Groups {
+            let homes = (first.0..).map(|block| self.home(ino, FileBlock(block)));
+            return out.iter_mut().zip(homes).for_each(|(out, home)| *out = home);
         }
+        let mut hashes = [0; BATCH];
+        let (hashes, _) = hashes.split_at_mut(out.len());
+        hash_run(&self.key, ino.0 as u32, first.0 as u32, hashes);
+        out.iter_mut().zip(hashes).for_each(|(out, hash)| *out = self.linear(*hash));
+    }
+
+    #[inline]
+    fn linear(&self, hash: u64) -> Home {
+        Home { slot: self.of_hash(hash), stride: 0 }
     }
 
     /// A hashed place for pages of metadata, which have no home: a slot of the pool, by a running number.
-    pub fn page_home(&self, number: u64) -> PmBlock {
+    pub fn page_home(&self, number: u64) -> Home {
         // Inode 0 is no file.
-        self.of_hash(hash(&self.key, 0, number as u32))
+        self.linear(hash(&self.key, 0, number as u32))
     }
 
     #[inline]
@@ -108,42 +109,45 @@ impl Homes {
 
     /// The distance of a slot of the pool from a home, in the order of the search.
     #[inline]
-    pub fn distance(&self, home: PmBlock, slot: PmBlock) -> u64 {
+    pub fn distance(&self, home: Home, slot: PmBlock) -> u64 {
         match self.placement {
-            Placement::Linear if slot >= home => slot.0 - home.0,
-            Placement::Linear => slot.0 + self.slots - home.0,
-            Placement::Groups => self.groups().distance(home, slot),
+            Placement::Linear if slot >= home.slot => slot.0 - home.slot.0,
+            Placement::Linear => slot.0 + self.slots - home.slot.0,
+            Placement::Groups => self.groups.distance(home, slot),
         }
     }
 
     /// The lines of the table that a search reads, in its order: all slots at a distance below `reach`, and others of
     /// the same lines. Each range of slots is in a single line.
     #[inline]
-    pub fn lines(&self, home: PmBlock, reach: u64) -> Lines {
-        Lines::from((self.placement, self.line_slots), self.groups(), home, reach.min(self.length()))
+    pub fn lines(&self, home: Home, reach: u64) -> Lines<'_> {
+        Lines::from((self.placement, self.line_slots), &self.groups, home, reach.min(self.length()))
     }
 
-    /// The home group of a sixteen of file blocks, as the home of its first block.
-    #[inline]
-    pub fn sixteen_home(&self, ino: Ino, sixteen: u64) -> PmBlock {
-        let hash = hash(&self.key, ino.0 as u32, sixteen as u32);
-        preferred(self.of_hash(hash), hash, 0)
+    /// The home groups of at most 16 consecutive sixteens of file blocks, each as the home of its first block.
+    pub fn sixteen_homes(&self, ino: Ino, first: u64, out: &mut [Home]) {
+        let mut hashes = [0; BATCH];
+        let (hashes, _) = hashes.split_at_mut(out.len());
+        hash_run(&self.key, ino.0 as u32, first as u32, hashes);
+        for (out, hash) in out.iter_mut().zip(hashes) {
+            *out = Groups::home(*hash, self.of_hash(*hash), 0);
+        }
     }
 
     /// The groups of a window from the group of a home on, each by its first place; no groups behind the last window.
-    pub fn window(&self, home: PmBlock, window: u64) -> impl Iterator<Item = u64> + Clone {
-        self.groups().window(home, window)
+    pub fn window(&self, home: Home, window: u64) -> impl Iterator<Item = u64> + Clone + '_ {
+        self.groups.window(home, window)
     }
 
     /// The window in which a search from a home meets a slot of the pool.
-    pub fn window_of(&self, home: PmBlock, slot: PmBlock) -> u64 {
-        self.groups().window_of(home, slot)
+    pub fn window_of(&self, home: Home, slot: PmBlock) -> u64 {
+        self.groups.window_of(home, slot)
     }
 
     /// The groups that have slots at a distance below `reach`, in the order of a search: the slots of each that are in the
     /// pool.
-    pub fn near_groups(&self, home: PmBlock, reach: u64) -> impl Iterator<Item = Range<u64>> {
-        self.groups().near(home, reach)
+    pub fn near_groups(&self, home: Home, reach: u64) -> impl Iterator<Item = Range<u64>> + '_ {
+        self.groups.near(home, reach)
     }
 
     /// Slots of the pool.
@@ -156,18 +160,13 @@ impl Homes {
     pub fn length(&self) -> u64 {
         match self.placement {
             Placement::Linear => self.slots,
-            Placement::Groups => self.groups().count() * GROUP_SLOTS,
+            Placement::Groups => self.groups.count() * GROUP_SLOTS,
         }
     }
 
     /// The largest reach that a search may have.
     pub fn most_reach(&self) -> u64 {
         self.length().next_power_of_two()
-    }
-
-    #[inline]
-    fn groups(&self) -> Groups {
-        Groups { first: self.first, end: self.first + self.slots }
     }
 }
 

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use terrace_blocks::pool::{Hashed, Known};
 use terrace_blocks::{BlockPool, Claim, Presence};
 use terrace_format::address::MAX_FILE_BLOCK;
-use terrace_format::homes::Placement;
+use terrace_format::homes::{Home, Placement};
 use terrace_format::inode::InodeSlot;
 use terrace_format::map_kind::MapKind;
 use terrace_format::record::write_size;
@@ -167,13 +167,14 @@ impl FileMap for HashfsMap {
         if hashed.homes.placement() == Placement::Groups {
             return self.table.find_sixteens(hashed, inode.ino, first, out);
         }
-        let mut homes = [0; BATCH];
+        let mut homes = [Home::default(); BATCH];
         for (number, part) in out.chunks_mut(BATCH).enumerate() {
             let first = first.plus((number * BATCH) as u64);
             let (homes, _) = homes.split_at_mut(part.len());
             hashed.homes.homes(inode.ino, first, homes);
+            homes.iter().for_each(|home| self.table.expect(home.slot.0));
             for (index, (out, home)) in (0..).zip(part.iter_mut().zip(&*homes)) {
-                *out = self.table.find(hashed, inode.ino, first.plus(index), PmBlock(*home))?;
+                *out = self.table.find(hashed, inode.ino, first.plus(index), *home)?;
             }
         }
         Ok(())

@@ -9,7 +9,7 @@ use crate::hidden::{refuse_hidden, refuse_impossible};
 use crate::pages::Pages;
 use terrace_blocks::pool::{Hashed, Known};
 use terrace_format::address::PmBlock;
-use terrace_format::homes::GROUP_SLOTS;
+use terrace_format::homes::{GROUP_SLOTS, Home, Homes};
 use terrace_format::table::{Entry, Owner};
 use terrace_format::{Corrupt, FileBlock, Ino};
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
@@ -22,6 +22,9 @@ const LINE_WORDS: usize = 8;
 const NOT_UNWRITTEN: u64 = !1;
 /// Bits of an owner word that the blocks of a sixteen share.
 const OF_SIXTEEN: u64 = !(GROUP_SLOTS * 2 - 1);
+/// Sixteens whose homes are computed together.
+const BATCH: u64 = 16;
+
 /// The owner word of a written block.
 fn key(ino: Ino, block: FileBlock) -> u64 {
     Owner::File { ino, block, unwritten: false }.encode()
@@ -90,13 +93,21 @@ impl TableSearch {
         unreadable
     }
 
+    /// Announces that the line of a slot will be read.
+    #[inline]
+    pub fn expect(&self, slot: u64) {
+        let geometry = self.pages.blocks.wal().geometry();
+        let at = geometry.map_word(PmBlock(slot));
+        self.pages.pm.expect_load(at.unwrap_or_else(|| geometry.table_entry(PmBlock(slot))));
+    }
+
     /// Judges a search that found nothing.
     fn judge_absent(
         &self,
         hashed: &Hashed,
         known: Known,
         (ino, block): (Ino, FileBlock),
-        home: PmBlock,
+        home: Home,
     ) -> Result<()> {
         if known == Known::Part {
             refuse_impossible(&self.pages, hashed, home, self.reach())?;
@@ -109,13 +120,7 @@ impl TableSearch {
     }
 
     /// The mapping of a block whose home is known.
-    pub fn find(
-        &self,
-        hashed: &Hashed,
-        ino: Ino,
-        block: FileBlock,
-        home: PmBlock,
-    ) -> Result<Option<Mapping>> {
+    pub fn find(&self, hashed: &Hashed, ino: Ino, block: FileBlock, home: Home) -> Result<Option<Mapping>> {
         // Before the search: the scan may end during it.
         let known = hashed.known();
         refuse_hidden(hashed, known, (ino, block), home)?;
@@ -132,7 +137,7 @@ impl TableSearch {
         &self,
         hashed: &Hashed,
         (ino, block): (Ino, FileBlock),
-        home: PmBlock,
+        home: Home,
         is_absent: &dyn Fn() -> bool,
     ) -> Result<Option<Mapping>> {
         let key = key(ino, block);
@@ -162,12 +167,30 @@ impl TableSearch {
         mut out: &mut [Option<Mapping>],
     ) -> Result<()> {
         while !out.is_empty() {
-            let count = ((GROUP_SLOTS - first.0 % GROUP_SLOTS) as usize).min(out.len());
-            let (part, behind) = out.split_at_mut(count);
-            self.find_sixteen(hashed, ino, first, part)?;
-            (first, out) = (first.plus(count as u64), behind);
+            let most = BATCH * GROUP_SLOTS - first.0 % GROUP_SLOTS;
+            let (mut part, behind) = out.split_at_mut(out.len().min(most as usize));
+            let sixteens = (first.0 % GROUP_SLOTS + part.len() as u64).div_ceil(GROUP_SLOTS);
+            let mut homes = [Home::default(); BATCH as usize];
+            let (homes, _) = homes.split_at_mut(sixteens as usize);
+            hashed.homes.sixteen_homes(ino, first.0 / GROUP_SLOTS, homes);
+            if homes.len() > 1 {
+                homes.iter().for_each(|home| self.expect_group(&hashed.homes, home.slot.0));
+            }
+            for home in homes {
+                let count = ((GROUP_SLOTS - first.0 % GROUP_SLOTS) as usize).min(part.len());
+                let (of_sixteen, rest) = part.split_at_mut(count);
+                self.find_sixteen(hashed, ino, first, *home, of_sixteen)?;
+                (first, part) = (first.plus(count as u64), rest);
+            }
+            out = behind;
         }
         Ok(())
+    }
+
+    fn expect_group(&self, homes: &Homes, slot: u64) {
+        let begin = slot / GROUP_SLOTS * GROUP_SLOTS;
+        let line_slots = GROUP_SLOTS / homes.group_lines();
+        (begin..begin + GROUP_SLOTS).step_by(line_slots as usize).for_each(|slot| self.expect(slot));
     }
 
     /// The mappings of blocks of a sixteen, from `first` on: reads whole groups until all blocks that are there are found.
@@ -176,6 +199,7 @@ impl TableSearch {
         hashed: &Hashed,
         ino: Ino,
         first: FileBlock,
+        home: Home,
         out: &mut [Option<Mapping>],
     ) -> Result<()> {
         let (sixteen, shift) = (first.0 / GROUP_SLOTS, first.0 % GROUP_SLOTS);
@@ -205,7 +229,6 @@ impl TableSearch {
             wanted &= present;
         }
         let mut unreadable = None;
-        let home = hashed.homes.sixteen_home(ino, sixteen);
         let key = key(ino, FileBlock(sixteen * GROUP_SLOTS));
         for slots in hashed.homes.near_groups(home, self.reach()) {
             if wanted == 0 {

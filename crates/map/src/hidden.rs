@@ -6,18 +6,14 @@
 use crate::pages::Pages;
 use terrace_blocks::hidden::{impossible, is_possible};
 use terrace_blocks::pool::{Hashed, Known};
+use terrace_format::homes::Home;
 use terrace_format::{FileBlock, Ino, PmBlock};
 use terrace_wal::Result;
 use zerocopy::little_endian::U64;
 
 /// Refuses a block that memory does not know and that may lie in an unreadable entry.
 #[inline]
-pub(crate) fn refuse_hidden(
-    hashed: &Hashed,
-    known: Known,
-    at: (Ino, FileBlock),
-    home: PmBlock,
-) -> Result<()> {
+pub(crate) fn refuse_hidden(hashed: &Hashed, known: Known, at: (Ino, FileBlock), home: Home) -> Result<()> {
     match known {
         Known::Doubtful => hashed.hidden.refuse(&hashed.homes, &hashed.presence, at, home),
         Known::Part | Known::All => Ok(()),
@@ -61,7 +57,7 @@ pub(crate) fn keep_shown(
 
 /// Refuses the answer of a search that found nothing and passed an entry that cannot be understood.
 #[cold]
-pub(crate) fn refuse_impossible(pages: &Pages, hashed: &Hashed, home: PmBlock, reach: u64) -> Result<()> {
+pub(crate) fn refuse_impossible(pages: &Pages, hashed: &Hashed, home: Home, reach: u64) -> Result<()> {
     for slot in hashed.homes.lines(home, reach).flatten().map(PmBlock) {
         let mut word = [U64::ZERO];
         pages.table_words(pages.blocks.wal().geometry().table_entry(slot), &mut word)?;

@@ -106,6 +106,9 @@ pub trait PmMedium: Send + Sync {
     }
     /// Announces a store to the line of an offset, so that the processor fetches it meanwhile. No effect but speed.
     fn expect_store(&self, _offset: PmOffset) {}
+    /// Announces a read of the line of an offset, as [`Self::expect_store`] does a store: lines that are announced one after
+    /// the other are fetched together. No effect but speed.
+    fn expect_load(&self, _offset: PmOffset) {}
     /// Writes back cache lines that any thread stored earlier. Volatile until `order` or `persist`.
     fn write_back(&self, offset: PmOffset, length: u64);
     /// Whether [`Fence::Order`] makes durable, too, so that `persist` has nothing left to do. False in doubt.

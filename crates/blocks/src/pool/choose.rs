@@ -4,14 +4,26 @@
 //! 1. A promised block is free and known as free, so every search for a slot ends with a slot (I9).
 //! 2. No free slot of the pool is nearer to the home than the chosen slot.
 //!
-//! Groups that the scan after the mount has not come to are read here. The allocator's lock is held throughout.
+//! Groups that the scan after the mount has not come to are read here.
+//!
+//! A block that is overwritten again and again leaves quarantined slots in front of its sequence. A choice that has passed 16
+//! of them moves the checkpoint, which makes them free, and is made again, once. The caller may hold inodes and catalog
+//! shards, and has drawn no LSN: a checkpoint waits for no transaction, this one is left to a thread that moves it already,
+//! and it takes no lock but those of lanes, which come last. The allocator's lock is not held meanwhile; the promise is.
 
 use super::{BlockPool, Hashed, Known, Space, Target};
+use crate::descriptor::State;
 use terrace_format::PmBlock;
-use terrace_format::homes::{GROUP_SLOTS, Placement};
+use terrace_format::homes::{GROUP_SLOTS, Home, Placement};
 
 /// Groups that a search for an empty group looks at.
 const GROUPS_LOOKED_AT: usize = 8;
+/// Quarantined slots that a choice passes before it moves the checkpoint.
+const CROWDED_SLOTS: usize = 16;
+/// Distance to which passed slots are looked at: beyond it most are in use.
+const MOST_JUDGED_SLOTS: u64 = 256;
+/// Windows of groups that a search walks; behind them it compares all free slots, which are few then.
+const WALKED_WINDOWS: u64 = 64;
 
 impl BlockPool {
     /// Takes a promised block: of a file block the first free slot of its sequence, of a page the next in a group of
@@ -21,7 +33,17 @@ impl BlockPool {
         let mut space = self.space.lock();
         let bit = match target {
             Target::File { ino, block } => {
-                self.choose_from(hashed, &mut space, hashed.homes.home(ino, block))
+                let home = hashed.homes.home(ino, block);
+                let mut bit = self.choose_from(hashed, &mut space, home);
+                if bit.is_some_and(|bit| self.is_crowded(hashed, home, PmBlock(bit))) {
+                    drop(space);
+                    // Without it the choice made is as good as any.
+                    self.wal.checkpoint_at_leisure().ok();
+                    space = self.space.lock();
+                    self.drain(&mut space);
+                    bit = self.choose_from(hashed, &mut space, home);
+                }
+                bit.inspect(|bit| hashed.note_search(home, PmBlock(*bit)))
             }
             Target::Page => self.choose_page(hashed, &mut space),
         };
@@ -40,10 +62,21 @@ impl BlockPool {
         Some(block)
     }
 
+    /// Whether 16 slots in front of a slot of a sequence wait for the checkpoint.
+    fn is_crowded(&self, hashed: &Hashed, home: Home, slot: PmBlock) -> bool {
+        let distance = hashed.homes.distance(home, slot);
+        if distance < CROWDED_SLOTS as u64 {
+            return false;
+        }
+        let passed = hashed.homes.lines(home, distance.min(MOST_JUDGED_SLOTS)).flatten();
+        let waiting = passed.filter(|slot| self.descriptor(PmBlock(*slot)).state() == State::Quarantined);
+        waiting.take(CROWDED_SLOTS).count() == CROWDED_SLOTS
+    }
+
     /// The first free slot of the sequence of a home.
-    fn choose_from(&self, hashed: &Hashed, space: &mut Space, home: PmBlock) -> Option<u64> {
+    fn choose_from(&self, hashed: &Hashed, space: &mut Space, home: Home) -> Option<u64> {
         match hashed.homes.placement() {
-            Placement::Linear => self.choose_linear(hashed, space, home.0),
+            Placement::Linear => self.choose_linear(hashed, space, home.slot.0),
             Placement::Groups => self.choose_in_groups(hashed, space, home),
         }
     }
@@ -64,13 +97,16 @@ impl BlockPool {
     }
 
     /// The first free preferred slot of a window of groups, else the first free slot of these groups, else of the next window.
-    fn choose_in_groups(&self, hashed: &Hashed, space: &mut Space, home: PmBlock) -> Option<u64> {
-        let (homes, preferred) = (&hashed.homes, home.0 % GROUP_SLOTS);
+    fn choose_in_groups(&self, hashed: &Hashed, space: &mut Space, home: Home) -> Option<u64> {
+        let (homes, preferred) = (&hashed.homes, home.slot.0 % GROUP_SLOTS);
         let is_read = hashed.known() != Known::Part;
         let mut window = 0;
         loop {
+            if is_read && window == WALKED_WINDOWS {
+                return self.nearest_free(hashed, space, home);
+            }
             let groups = homes.window(home, window);
-            let mut behind = None;
+            let mut is_over = true;
             for group in groups.clone() {
                 if !is_read {
                     self.learn_group(space, group);
@@ -78,10 +114,11 @@ impl BlockPool {
                 if space.free.contains(group + preferred) {
                     return Some(group + preferred);
                 }
-                behind = Some(group + GROUP_SLOTS);
+                is_over = false;
             }
-            // Behind the last window.
-            let behind = behind?;
+            if is_over {
+                return None;
+            }
             for group in groups {
                 let free = space.free.sixteen(group).rotate_right(preferred as u32);
                 if free != 0 {
@@ -89,14 +126,20 @@ impl BlockPool {
                 }
             }
             window += 1;
-            if is_read {
-                // Windows without a free slot are passed.
-                let next = space.free.first_from(behind).or_else(|| space.free.first_from(self.first.0))?;
-                let next = homes.window_of(home, PmBlock(next));
-                assert!(next >= window, "window {next} from {home} was passed and has a free slot");
-                window = next;
-            }
         }
+    }
+
+    /// The free slot with the least distance, where free slots are so few that none is in the first windows.
+    fn nearest_free(&self, hashed: &Hashed, space: &mut Space, home: Home) -> Option<u64> {
+        let (mut from, mut nearest) = (self.first.0, None);
+        while let Some(bit) = space.free.first_from(from) {
+            let distance = hashed.homes.distance(home, PmBlock(bit));
+            if nearest.is_none_or(|(least, _)| distance < least) {
+                nearest = Some((distance, bit));
+            }
+            from = bit + 1;
+        }
+        nearest.map(|(_, bit)| bit)
     }
 
     /// Pages fill groups of 16 blocks at hashed places: put lowest first they would be one long cluster, which every
@@ -110,7 +153,7 @@ impl BlockPool {
         for _ in 0..GROUPS_LOOKED_AT {
             let number = space.page_groups;
             space.page_groups += 1;
-            let group = hashed.homes.page_home(number).0 / GROUP_SLOTS * GROUP_SLOTS;
+            let group = hashed.homes.page_home(number).slot.0 / GROUP_SLOTS * GROUP_SLOTS;
             self.learn_group(space, group);
             if space.free.has_sixteen(group) {
                 space.page_group = (group + 1, group + GROUP_SLOTS);

@@ -78,3 +78,29 @@ fn sixteen_blocks_of_a_file_lie_in_a_group() {
     }
     assert!(shifts.len() > 3, "one-block files share a slot of their groups: {shifts:?}");
 }
+
+/// Quarantined slots of a block that is overwritten for ever do not pile up: the checkpoint moves for them.
+#[test]
+fn a_block_overwritten_again_and_again_stays_near_its_home() {
+    for map in TABLE_MAPS {
+        let (pool, ..) = partly_full(map, 0, 1);
+        while pool.scan_step().unwrap() {}
+        let homes = &pool.hashed().unwrap().homes;
+        let (ino, block) = (Ino(5), FileBlock(7));
+        let home = homes.home(ino, block);
+        let mut old = take(&pool, Target::File { ino, block });
+        commit(&pool, |tx| pool.set_owner(tx, old, file(5, 7)));
+        for turn in 0..100 {
+            let new = take(&pool, Target::File { ino, block });
+            let lsn = commit(&pool, |tx| {
+                pool.set_owner(tx, new, file(5, 7));
+                pool.release(tx, old);
+            });
+            pool.freed(lsn, &[old]);
+            let distance = homes.distance(home, new);
+            assert!(distance <= 17, "{map:?}: overwrite {turn} went {distance} slots from its home");
+            old = new;
+        }
+        assert_eq!(pool.hashed().unwrap().far_searches(), 0);
+    }
+}

@@ -2,8 +2,8 @@
 //!
 //! Invariant: lines that hold no slot of the pool are left out, so each range has a slot.
 
-use super::groups::{GROUP_SLOTS, Groups, NEAR_GROUPS, WINDOW_SLOTS};
-use crate::address::{LINE_SIZE, PmBlock};
+use super::groups::{GROUP_SLOTS, Groups, Home, NEAR_GROUPS, WINDOW_SLOTS};
+use crate::address::LINE_SIZE;
 use crate::table::TABLE_ENTRY_SIZE;
 use std::ops::Range;
 
@@ -22,26 +22,26 @@ pub enum Placement {
 
 /// The lines that a search reads, each as the slots in it.
 #[derive(Debug, Clone)]
-pub struct Lines {
+pub struct Lines<'a> {
     placement: Placement,
     /// Slots whose entries share a line.
     line_slots: u64,
-    pool: Groups,
-    home: PmBlock,
+    pool: &'a Groups,
+    home: Home,
     reach: u64,
     /// Linear: the next distance. In groups: lines passed in all windows so far, those of a whole window counted for each.
     at: u64,
 }
 
-impl Lines {
+impl<'a> Lines<'a> {
     /// The lines of a search; `reach` is at most the length of the sequence.
     #[inline]
     pub(super) fn from(
         (placement, line_slots): (Placement, u64),
-        pool: Groups,
-        home: PmBlock,
+        pool: &'a Groups,
+        home: Home,
         reach: u64,
-    ) -> Lines {
+    ) -> Lines<'a> {
         Lines { placement, line_slots, pool, home, reach, at: 0 }
     }
 
@@ -51,7 +51,7 @@ impl Lines {
         if self.at >= self.reach {
             return None;
         }
-        let (pool, slot) = (self.pool, self.home.0 + self.at);
+        let (pool, slot) = (self.pool, self.home.slot.0 + self.at);
         let slot = if slot < pool.end { slot } else { slot - pool.end + pool.first };
         let count = (self.line_slots - slot % self.line_slots).min(pool.end - slot).min(self.reach - self.at);
         self.at += count;
@@ -62,7 +62,7 @@ impl Lines {
     fn next_in_groups(&mut self) -> Option<Range<u64>> {
         let group_lines = GROUP_SLOTS / self.line_slots;
         let window_lines = NEAR_GROUPS * group_lines;
-        let preferred = self.home.0 % GROUP_SLOTS / self.line_slots;
+        let preferred = self.home.slot.0 % GROUP_SLOTS / self.line_slots;
         loop {
             let (window, step) = (self.at / window_lines, self.at % window_lines);
             let (begin, count) = (window * WINDOW_SLOTS, self.pool.window_groups(window));
@@ -94,7 +94,7 @@ impl Lines {
     }
 }
 
-impl Iterator for Lines {
+impl Iterator for Lines<'_> {
     type Item = Range<u64>;
 
     #[inline]

@@ -4,35 +4,46 @@ use super::*;
 use std::collections::BTreeSet;
 
 /// The slot at a distance in groups, as the page docs/format.md defines it; `None` outside of the pool.
-fn slot_in_groups(homes: &Homes, home: PmBlock, distance: u64) -> Option<PmBlock> {
+fn slot_in_groups(homes: &Homes, home: Home, distance: u64) -> Option<PmBlock> {
     let (first, end) = (homes.first, homes.first + homes.slots);
     let groups: Vec<u64> = (first / 16..end.div_ceil(16)).collect();
-    let begin = groups.iter().position(|group| *group == home.0 / 16).unwrap();
-    let turned: Vec<u64> = groups[begin..].iter().chain(&groups[..begin]).copied().collect();
+    let begin = groups.iter().position(|group| *group == home.slot.0 / 16).unwrap();
+    let is_prime = |number: &u64| (2..*number).all(|factor| !number.is_multiple_of(factor));
+    let mut strides = (11..).filter(is_prime).filter(|prime| !(groups.len() as u64).is_multiple_of(*prime));
+    let stride = strides.nth(home.stride.into()).unwrap() as usize;
+    let order: Vec<u64> =
+        (0..groups.len()).map(|turn| groups[(begin + turn * stride) % groups.len()]).collect();
     let mut sequence = Vec::new();
-    for window in turned.chunks(8) {
-        sequence.extend(window.iter().map(|group| group * 16 + home.0 % 16));
+    for window in order.chunks(16) {
+        sequence.extend(window.iter().map(|group| group * 16 + home.slot.0 % 16));
         for group in window {
-            sequence.extend((1..16).map(|behind| group * 16 + (home.0 + behind) % 16));
+            sequence.extend((1..16).map(|behind| group * 16 + (home.slot.0 + behind) % 16));
         }
     }
     let slot = *sequence.get(distance as usize)?;
     (first..end).contains(&slot).then_some(PmBlock(slot))
 }
 
+/// A home by its parts.
+fn home_at(slot: u64, stride: u8) -> Home {
+    Home { slot: PmBlock(slot), stride }
+}
+
 #[test]
 fn a_run_has_the_homes_of_its_blocks_spread_over_the_pool() {
     let homes = Homes::with([3; 16], (Placement::Linear, 4), PmBlock(19), PmBlock(519));
-    let mut run = [0; 1000];
-    homes.homes(Ino(7), FileBlock(5), &mut run);
     let mut taken = [0; 500];
-    for (block, home) in (5..).zip(run) {
-        assert_eq!(PmBlock(home), homes.home(Ino(7), FileBlock(block)));
-        taken.iter_mut().skip(home as usize - 19).take(1).for_each(|count| *count += 1);
+    for first in (5..1005).step_by(10) {
+        let mut run = [home_at(0, 0); 10];
+        homes.homes(Ino(7), FileBlock(first), &mut run);
+        for (block, home) in (first..).zip(run) {
+            assert_eq!(home, homes.home(Ino(7), FileBlock(block)));
+            taken[home.slot.0 as usize - 19] += 1;
+        }
     }
     assert!(taken.iter().filter(|count| **count == 0).count() < 120, "{taken:?}");
     assert!(taken.iter().all(|count| *count < 12), "{taken:?}");
-    let home = PmBlock(510);
+    let home = home_at(510, 0);
     assert_eq!((homes.distance(home, PmBlock(512)), homes.distance(home, PmBlock(20))), (2, 10));
     let lines: Vec<_> = homes.lines(home, 12).collect();
     assert_eq!(lines, [510..512, 512..516, 516..519, 19..20, 20..22]);
@@ -41,28 +52,43 @@ fn a_run_has_the_homes_of_its_blocks_spread_over_the_pool() {
 #[test]
 fn sixteen_blocks_have_the_slots_of_a_group_and_inodes_different_shifts() {
     let homes = Homes::with([3; 16], (Placement::Groups, 4), PmBlock(19), PmBlock(519));
-    let (mut groups, mut shifts) = (BTreeSet::new(), BTreeSet::new());
+    let (mut groups, mut shifts, mut strides) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     for ino in 1..200 {
-        let mut run = [0; 16];
+        let mut run = [home_at(0, 0); 16];
         homes.homes(Ino(ino), FileBlock(160), &mut run);
-        let in_order: BTreeSet<u64> = run.into_iter().collect();
-        assert_eq!(in_order, (run[0] / 16 * 16..run[0] / 16 * 16 + 16).collect());
+        let first = run[0].slot.0;
+        let in_order: BTreeSet<u64> = run.iter().map(|home| home.slot.0).collect();
+        assert_eq!(in_order, (first / 16 * 16..first / 16 * 16 + 16).collect());
         for (block, home) in (160..).zip(run) {
-            assert_eq!(home % 16, (run[0] + block) % 16);
-            assert_eq!(PmBlock(home), homes.home(Ino(ino), FileBlock(block)));
+            assert_eq!((home.slot.0 % 16, home.stride), ((first + block) % 16, run[0].stride));
+            assert_eq!(home, homes.home(Ino(ino), FileBlock(block)));
         }
-        assert_eq!(homes.sixteen_home(Ino(ino), 10), PmBlock(run[0]));
-        groups.insert(run[0] / 16);
-        shifts.insert(run[0] % 16);
+        let mut sixteens = [home_at(0, 0); 3];
+        homes.sixteen_homes(Ino(ino), 8, &mut sixteens);
+        assert_eq!(sixteens[2], run[0]);
+        groups.insert(first / 16);
+        shifts.insert(first % 16);
+        strides.insert(run[0].stride);
     }
     // The first group has 13 slots, the last one 7.
-    assert_eq!((groups.len(), groups.first(), groups.last(), shifts.len()), (32, Some(&1), Some(&32), 16));
+    assert_eq!((groups.len(), groups.first(), groups.last()), (32, Some(&1), Some(&32)));
+    assert_eq!((shifts.len(), strides.len()), (16, 16));
 }
 
 /// Pools that begin and end inside of a group, of few groups, and of a single one.
 #[test]
 fn a_sequence_has_each_slot_once_and_lines_reach_as_far_as_asked() {
-    let pools = [(19, 519), (32, 64), (17, 18), (31, 33), (19, 30), (16, 16 * 9), (47, 16 * 11), (5, 700)];
+    let pools = [
+        (19, 519),
+        (32, 64),
+        (17, 18),
+        (31, 33),
+        (19, 30),
+        (16, 16 * 9),
+        (47, 16 * 11),
+        (5, 700),
+        (0, 16 * 11 * 13),
+    ];
     for (first, end) in pools {
         for order in [(Placement::Linear, 4), (Placement::Groups, 4), (Placement::Groups, 8)] {
             let homes = Homes::with([5; 16], order, PmBlock(first), PmBlock(end));
@@ -73,7 +99,7 @@ fn a_sequence_has_each_slot_once_and_lines_reach_as_far_as_asked() {
     }
 }
 
-fn judge_sequence(homes: &Homes, home: PmBlock) {
+fn judge_sequence(homes: &Homes, home: Home) {
     let length = homes.length();
     assert!(length <= homes.most_reach() && length < homes.slots() + 32);
     let mut distances = BTreeSet::new();
@@ -84,7 +110,7 @@ fn judge_sequence(homes: &Homes, home: PmBlock) {
             assert_eq!(slot_in_groups(homes, home, distance), Some(slot), "{homes:?}: {home}");
         }
     }
-    for reach in [0, 1, 2, 7, 8, 9, 23, 64, 127, 128, 129, length, u64::MAX] {
+    for reach in [0, 1, 2, 15, 16, 17, 31, 64, 255, 256, 257, length, u64::MAX] {
         let lines: Vec<_> = homes.lines(home, reach).collect();
         let passed: BTreeSet<u64> = lines.iter().cloned().flatten().collect();
         assert_eq!(passed.len(), lines.iter().map(|line| line.clone().count()).sum::<usize>(), "{lines:?}");
@@ -100,7 +126,7 @@ fn judge_sequence(homes: &Homes, home: PmBlock) {
             );
             // Not more than the rest of a window is read for nothing.
             let nearest = line.clone().map(|slot| homes.distance(home, PmBlock(slot))).min().unwrap();
-            let window = if homes.placement() == Placement::Linear { 0 } else { 128 };
+            let window = if homes.placement() == Placement::Linear { 0 } else { 256 };
             assert!(nearest < reach.saturating_add(window), "{nearest} at reach {reach}");
         }
         let near = (homes.first..homes.first + homes.slots)
@@ -129,8 +155,11 @@ fn homes_of_the_format_page() {
         .map(|(ino, block)| {
             let (ino, block) = (Ino(ino), FileBlock(block));
             let home = groups.home(ino, block);
-            (linear.home(ino, block).0, home.0, groups.distance(home, PmBlock(100)))
+            (linear.home(ino, block).slot.0, home.slot.0, home.stride, groups.distance(home, PmBlock(100)))
         })
         .into();
-    assert_eq!(found, [(132, 140, 489), (188, 141, 488), (286, 177, 439), (426, 18, 84), (87, 186, 446)]);
+    assert_eq!(
+        found,
+        [(132, 140, 8, 233), (188, 141, 8, 232), (286, 177, 13, 379), (426, 18, 15, 318), (87, 186, 9, 296)]
+    );
 }

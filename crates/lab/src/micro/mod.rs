@@ -9,6 +9,7 @@ mod emulated_accuracy;
 mod fixture;
 mod map_primitives;
 mod metadata_below;
+mod overwrite_for_ever;
 mod pm_primitives;
 mod pm_reads;
 mod predictor_cost;
@@ -76,6 +77,12 @@ const MICROS: &[Micro] = &[
         arguments: "[DIRECTORY [FILES [PM_MIB]]]",
         sentence: "Times of lookups while metadata is larger than PM.",
         run: metadata_below::run,
+    },
+    Micro {
+        name: "overwrite_for_ever",
+        arguments: "[PERCENT]",
+        sentence: "Time of a write over the same block again and again, by file map, beside data that fill PM so far.",
+        run: overwrite_for_ever::run,
     },
     Micro {
         name: "pm_primitives",

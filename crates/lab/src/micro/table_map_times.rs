@@ -58,6 +58,9 @@ impl PmMedium for FrontOfPm {
     fn write_streaming(&self, offset: PmOffset, bytes: &[u8]) -> std::result::Result<(), MediaError> {
         self.below.write_streaming(offset, bytes)
     }
+    fn expect_load(&self, offset: PmOffset) {
+        self.below.expect_load(offset);
+    }
     fn write_back(&self, offset: PmOffset, length: u64) {
         self.below.write_back(offset, length);
     }

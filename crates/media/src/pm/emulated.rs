@@ -340,6 +340,11 @@ impl PmMedium for EmulatedPm {
         self.below.expect_store(offset);
     }
 
+    #[inline]
+    fn expect_load(&self, offset: PmOffset) {
+        self.below.expect_load(offset);
+    }
+
     fn write_back(&self, offset: PmOffset, length: u64) {
         let begin_ns = self.clock.monotonic_ns();
         self.below.write_back(offset, length);

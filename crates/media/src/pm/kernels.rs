@@ -243,6 +243,19 @@ pub(crate) fn prefetch_for_store(at: *mut u8) {
     let _ = at;
 }
 
+/// Fetches a line that is about to be read.
+#[inline]
+pub(crate) fn prefetch_for_load(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint; it faults on no address and changes no data.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
 /// # Safety
 /// `at` is aligned and readable.
 #[inline]

@@ -345,6 +345,14 @@ impl PmMedium for RamPm {
         }
     }
 
+    #[inline]
+    fn expect_load(&self, offset: PmOffset) {
+        if offset.0 < self.size {
+            // SAFETY: in bounds.
+            kernels::prefetch_for_load(unsafe { self.base.add(offset.0 as usize) });
+        }
+    }
+
     fn write_back(&self, offset: PmOffset, length: u64) {
         if !self.writable || !self.holds(offset.0, length) {
             return;
