@@ -19,7 +19,7 @@ pub enum Map {
 }
 
 /// Names of planned file maps: the command line knows them and refuses them.
-const PLANNED_MAPS: [&str; 2] = ["cuckoo", "hashfs"];
+const PLANNED_MAPS: [&str; 1] = ["hashfs"];
 
 /// The file maps with their sentences, from the table of `map`.
 fn maps() -> impl TypedValueParser<Value = Map> {

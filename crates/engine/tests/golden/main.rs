@@ -62,7 +62,8 @@ fn read_image(version: u32, name: &str) -> Outcome {
     assert_eq!((summary.clean_unmount, summary.orphans, summary.intents), (name != "killed", 1, 1));
     assert_eq!(
         summary.pm_blocks.partial,
-        if ["shadows", "checksummed", "data-checksums", "extents", "hashfs-linear"].contains(&name) {
+        if ["shadows", "checksummed", "data-checksums", "extents", "cuckoo", "hashfs-linear"].contains(&name)
+        {
             3
         } else {
             0
@@ -75,7 +76,7 @@ fn read_image(version: u32, name: &str) -> Outcome {
     let (superblock, _) = read_superblock(&*pool.pm, false)?;
     assert_eq!(
         superblock.seal_key().is_secret(),
-        ["keyed", "checksummed", "data-checksums", "extents", "hashfs-linear"].contains(&name)
+        ["keyed", "checksummed", "data-checksums", "extents", "cuckoo", "hashfs-linear"].contains(&name)
     );
     assert_eq!(summary.metadata_below > 0, name == "keyed");
     assert!(summaries(&pool, &superblock.seal_key()) > 0, "{name}: no group summary");
