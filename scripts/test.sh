@@ -114,6 +114,8 @@ judge_cargo_test() { # name log
 
 # Documentation tests are in media alone: they show what does not compile.
 targets=(--lib --bins --tests)
+# File maps beside radix.
+maps="extent cuckoo hashfs-linear hashfs packed"
 logs=$(mktemp -d)
 aside=
 build=
@@ -136,7 +138,7 @@ if [ $# = 0 ]; then
     build=$!
     run_cargo_test 1800 "$logs/all" --workspace --exclude terrace-sim "${targets[@]}"
     judge_cargo_test "cargo test" "$logs/all"
-    for map in extent hashfs-linear hashfs packed; do
+    for map in $maps; do
         TERRACE_MAP=$map run_cargo_test 900 "$logs/$map" -p terrace-engine -p terrace-repair "${targets[@]}"
         judge_cargo_test "cargo test with map $map" "$logs/$map"
     done
@@ -165,7 +167,7 @@ if [ $# = 0 ]; then
         # time in the kernel.
         MALLOC_TRIM_THRESHOLD_=2147483648 MALLOC_MMAP_THRESHOLD_=33554432 \
             run_cargo_test 3600 "$logs/sim" -p terrace-sim "${targets[@]}"
-        for map in extent hashfs-linear hashfs packed; do
+        for map in $maps; do
             TERRACE_MAP=$map MALLOC_TRIM_THRESHOLD_=2147483648 MALLOC_MMAP_THRESHOLD_=33554432 \
                 run_cargo_test 1800 "$logs/sim-$map" -p terrace-sim --test crash --test faults
         done
@@ -184,7 +186,7 @@ await_aside() {
     wait "$aside"
     aside=
     judge_cargo_test "cargo test of the simulator" "$logs/sim"
-    for map in extent hashfs-linear hashfs packed; do
+    for map in $maps; do
         judge_cargo_test "cargo test of the simulator with map $map" "$logs/sim-$map"
     done
     judge_cargo_test "cargo test of the models" "$logs/models"

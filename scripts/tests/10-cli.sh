@@ -97,9 +97,6 @@ unchanged expect 1 "given twice" "$t" mkfs --pm "$pm" --pm-size 16M --tier blank
 rm blank2
 unchanged expect 1 "nowhere: No such file" "$t" mkfs --pm /nowhere/pm --pm-size 16M
 unchanged expect 1 "neither a file nor a block device" "$t" mkfs --pm "$WORK" --pm-size 16M
-for map in cuckoo; do
-    unchanged expect 1 "not built yet" "$t" mkfs --pm "$pm" --pm-size 16M --map $map
-done
 unchanged expect 1 "label" "$t" mkfs --pm "$pm" --pm-size 16M --label "$(printf 'x%.0s' {1..65})"
 mount -t tmpfs -o size=8M none mnt
 unchanged expect 1 "no space for 16 MiB" "$t" mkfs --pm mnt/pm --pm-size 16M

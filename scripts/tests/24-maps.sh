@@ -42,8 +42,8 @@ PY
 }
 
 expect_refused "possible values: radix" "$TERRACE" mkfs --pm "$pool" --pm-size 16M --map btree
-maps=${MAPS-extent hashfs-linear hashfs packed}
-declare -A numbers=([extent]=2 [hashfs-linear]=4 [hashfs]=5 [packed]=6)
+maps=${MAPS-extent cuckoo hashfs-linear hashfs packed}
+declare -A numbers=([extent]=2 [cuckoo]=3 [hashfs-linear]=4 [hashfs]=5 [packed]=6)
 for map in $maps; do
     number=${numbers[$map]}
     make_pool 16M 512M --map "$map"

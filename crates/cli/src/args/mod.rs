@@ -9,7 +9,7 @@ mod mounted;
 mod pools;
 
 pub use mounted::{Iostat, Migrate, Pin, Status, Sync, Unpin, Where};
-pub use pools::{Check, Data, Map, Mkfs, Mount, Switch, Tier, Umount};
+pub use pools::{Check, Data, Mkfs, Mount, Switch, Tier, Umount};
 
 /// A tiered file system in user space.
 #[derive(Debug, Parser)]

@@ -9,26 +9,11 @@ use std::path::PathBuf;
 use terrace_engine::{MAPS, POLICIES, PolicyKind};
 use terrace_format::map_kind::MapKind;
 
-/// A file map of the command line.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Map {
-    /// A map of the table.
-    Built(MapKind),
-    /// The name of a map that is planned.
-    Planned(String),
-}
-
-/// Names of planned file maps: the command line knows them and refuses them.
-const PLANNED_MAPS: [&str; 1] = ["cuckoo"];
-
 /// The file maps with their sentences, from the table of `map`.
-fn maps() -> impl TypedValueParser<Value = Map> {
-    let built = MAPS.iter().map(|row| PossibleValue::new(row.name).help(row.sentence));
-    let planned = PLANNED_MAPS.iter().map(|name| PossibleValue::new(*name).hide(true));
-    PossibleValuesParser::new(built.chain(planned)).map(|name| {
-        let row = MAPS.iter().find(|row| row.name == name);
-        row.map_or(Map::Planned(name), |row| Map::Built(row.kind))
-    })
+fn maps() -> impl TypedValueParser<Value = MapKind> {
+    let values = MAPS.iter().map(|row| PossibleValue::new(row.name).help(row.sentence));
+    PossibleValuesParser::new(values)
+        .map(|name| MAPS.iter().find(|row| row.name == name).map_or(MapKind::default(), |row| row.kind))
 }
 
 /// The policies with their sentences, from the table of `placement`.
@@ -80,7 +65,7 @@ pub struct Mkfs {
     pub tiers: Vec<OsString>,
     /// File map
     #[arg(long, value_parser = maps(), default_value = "radix")]
-    pub map: Map,
+    pub map: MapKind,
     /// Placement policy
     #[arg(long, value_parser = policies(), default_value = "predictive")]
     pub policy: PolicyKind,

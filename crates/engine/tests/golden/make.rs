@@ -48,6 +48,9 @@ pub const RECIPES: &[Recipe] = &[
     ("extents", "As checksummed, with the feature extent-map; a file has a tree of extents.", || {
         extents_over(shadows_over(clean_as(&FormatOptions { map: MapKind::Extent, ..format_options(1) })?)?)
     }),
+    ("cuckoo", "As checksummed, with the feature cuckoo-map: a table of all files is the file map.", || {
+        shadows_over(clean_as(&FormatOptions { map: MapKind::Cuckoo, ..format_options(1) })?)
+    }),
     (
         "hashfs-linear",
         "As checksummed, with the feature hashfs-linear-map: the block table is the file map.",

@@ -13,7 +13,13 @@ use terrace_wal::Error;
 
 const IMAGES_PER_EVENT: u64 = 3;
 
-fn judge(image: PmImage, geometry: Geometry, row: usize, allowed: &[crate::modelled_map::Model], what: &str) {
+pub fn judge(
+    image: PmImage,
+    geometry: Geometry,
+    row: usize,
+    allowed: &[crate::modelled_map::Model],
+    what: &str,
+) {
     let pm = Arc::new(RecordedPm::from_image(image));
     let mut maps = ModelledMap::open(pm, geometry, &MAPS[row], 1);
     let content = maps.content().unwrap();
@@ -26,7 +32,7 @@ fn judge(image: PmImage, geometry: Geometry, row: usize, allowed: &[crate::model
     maps.check_table(&content);
     // the recovered map can be used
     maps.model = content;
-    maps.clear(1, 0, 500, 1.0).unwrap();
+    (0..1500).step_by(50).for_each(|first| maps.clear(1, first, 50, 1.0).unwrap());
     let put = maps.put(1, 1 << 18, 2, false);
     assert!(matches!(put, Ok(()) | Err(Error::NoSpace(_))), "{what}: {put:?}");
     assert_eq!(maps.content().unwrap(), maps.model, "{what}: after more work");

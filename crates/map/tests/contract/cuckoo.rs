@@ -1,11 +1,58 @@
-//! The cuckoo map: buckets, runs and moves of entries.
+//! The cuckoo map: buckets, runs, moves of entries, and the stash.
 
-use crate::modelled_map::{Model, ModelledMap, UUID};
+use crate::crash::judge;
+use crate::modelled_map::{Model, ModelledMap, UUID, image};
 use rand::Rng;
 use std::collections::BTreeMap;
-use terrace_format::PmOffset;
-use terrace_format::cuckoo_map::{Buckets, Entry, RUN_BLOCKS, is_free};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use terrace_format::cuckoo_map::{BUCKET_ENTRIES, Buckets, Entry, RUN_BLOCKS, STASH_LINES, is_free};
+use terrace_format::table::Owner;
+use terrace_format::{FileBlock, Geometry, Ino, PmOffset};
+use terrace_map::file_map::MapChange;
+use terrace_map::{FileMap, MAPS, Mapping};
+use terrace_media::PmMedium;
+use terrace_media::crash::EventKind;
+use terrace_media::pm::RecordedPm;
+use terrace_wal::{Error, NoSpace, Tx};
 use zerocopy::IntoBytes;
+
+/// The number of this map in the registry.
+fn row() -> usize {
+    MAPS.iter().position(|row| row.name == "cuckoo").unwrap()
+}
+
+fn recorded(size: u64) -> (Arc<RecordedPm>, Geometry) {
+    let (bytes, geometry) = image(MAPS[row()].kind, size, u64::MAX / 2);
+    (Arc::new(RecordedPm::from_image(bytes)), geometry)
+}
+
+fn opened(pm: &Arc<RecordedPm>, geometry: Geometry, seed: u64) -> ModelledMap {
+    ModelledMap::open(Arc::clone(pm) as Arc<dyn PmMedium>, geometry, &MAPS[row()], seed)
+}
+
+/// Entries, by whether they lie in the stash.
+fn counted(maps: &ModelledMap) -> (usize, usize) {
+    let stash = Buckets::new(UUID, maps.wal.geometry()).stash();
+    let count = |in_stash: bool| {
+        let lines = lines(maps).into_iter().filter(|(line, _)| stash.contains(line) == in_stash);
+        lines.flat_map(|(_, words)| words).filter(|words| !is_free(words)).count()
+    };
+    (count(false), count(true))
+}
+
+/// Blocks of inode 1 whose buckets are those of its block 0.
+fn colliding(geometry: &Geometry, count: usize) -> Vec<u64> {
+    let buckets = Buckets::new(UUID, geometry);
+    let mut pair = buckets.pair(Ino(1), FileBlock(0));
+    pair.sort_unstable();
+    let is_same = |block: &u64| {
+        let mut other = buckets.pair(Ino(1), FileBlock(*block));
+        other.sort_unstable();
+        other == pair
+    };
+    (0..).filter(is_same).take(count).collect()
+}
 
 /// The words of all lines.
 pub fn lines(maps: &ModelledMap) -> BTreeMap<u64, [[u64; 2]; 4]> {
@@ -56,4 +103,229 @@ pub fn random_word(maps: &mut ModelledMap) -> PmOffset {
     let words: Vec<PmOffset> = (0..20).map(|_| word()).collect();
     let is_used = |at: &&PmOffset| maps.pm.load_u64(**at).unwrap() != 0;
     *words.iter().find(is_used).unwrap_or(&words[0])
+}
+
+/// The smallest pool takes blocks until none is free: the table is at a load of 94 % then, and its entries have moved.
+#[test]
+fn blocks_find_a_place_until_no_block_is_free() {
+    for seed in 0..4 {
+        let (pm, geometry) = recorded(8 << 20);
+        let mut maps = opened(&pm, geometry, seed);
+        let mut blocks = 0;
+        loop {
+            let (ino, block) = (maps.rng.random_range(1..=3), maps.rng.random_range(0..1 << 30));
+            match maps.put(ino, block, 1, false) {
+                Ok(()) => blocks += 1,
+                Err(Error::NoSpace(NoSpace::Pm)) => break,
+                Err(error) => panic!("block {blocks}: {error}"),
+            }
+        }
+        let usage = maps.blocks.usage();
+        assert_eq!(
+            (usage.free, blocks),
+            (0, usage.total - 1),
+            "seed {seed}: a block is free, and was not taken"
+        );
+        let entries = geometry.map_buckets() * BUCKET_ENTRIES as u64;
+        assert!(blocks * 100 >= entries * 93, "{blocks} of {entries} entries");
+        assert_eq!(maps.content().unwrap(), maps.model);
+        maps.check_table(&maps.model);
+        assert!(counted(&maps).1 <= 4, "seed {seed}: {} entries in the stash", counted(&maps).1);
+    }
+}
+
+/// Keys of one file that share both buckets: the ninth and later ones push entries into the stash, until it is full.
+#[test]
+fn blocks_whose_buckets_are_the_same_fill_the_stash() {
+    let (pm, geometry) = recorded(2 << 20);
+    let places = 2 * BUCKET_ENTRIES + STASH_LINES as usize * BUCKET_ENTRIES;
+    let blocks = colliding(&geometry, places + 1);
+    let mut maps = opened(&pm, geometry, 1);
+    for (number, block) in blocks.iter().take(places).enumerate() {
+        maps.put(1, *block, 1, false).unwrap();
+        assert_eq!(counted(&maps), ((number + 1).min(8), (number + 1).saturating_sub(8)));
+        // Before the end of the scan the stash is searched for every block that is not in its buckets.
+        assert!(maps.map.lookup(&maps.inode(1), FileBlock(blocks[0])).unwrap().is_some());
+        assert_eq!(maps.map.lookup(&maps.inode(1), FileBlock(blocks[places])).unwrap(), None);
+    }
+    let refused = maps.put(1, blocks[places], 1, false);
+    assert!(matches!(refused, Err(Error::NoSpace(NoSpace::Pm))), "{refused:?}");
+    // Another block has room all the same.
+    maps.put(2, 5, 1, false).unwrap();
+    // Overwrites and removals reach entries in the stash, after another mount, too.
+    let model = std::mem::take(&mut maps.model);
+    maps.wal.close().unwrap();
+    for seed in [2, 3] {
+        maps = opened(&pm, geometry, seed);
+        maps.model.clone_from(&model);
+        assert_eq!(maps.content().unwrap(), model);
+    }
+    for block in &blocks[..40] {
+        maps.put(1, *block, 1, true).unwrap();
+    }
+    assert_eq!(counted(&maps).1, 256);
+    for block in &blocks[..places] {
+        maps.clear(1, *block, 1, 1.0).unwrap();
+        maps.check_table(&maps.model);
+    }
+    assert_eq!(counted(&maps), (1, 0));
+}
+
+/// Crashes while a nearly full table makes room by moves leave each entry once.
+#[test]
+fn crashes_amid_moves_leave_each_entry_once() {
+    for collides in [false, true] {
+        let (pm, geometry) = recorded(2 << 20);
+        let mut maps = opened(&pm, geometry, 2);
+        let blocks = match collides {
+            true => colliding(&geometry, 12),
+            false => (0..470).map(|block| 3 * block).collect(),
+        };
+        let (first, last) = blocks.split_at(blocks.len() - if collides { 5 } else { 30 });
+        first.iter().for_each(|block| maps.put(1, *block, 1, false).unwrap());
+        let allowed = Arc::clone(&maps.allowed);
+        let (judged, moved) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let (count, weak) = (Arc::clone(&judged), Arc::downgrade(&pm));
+        pm.clock().on_event(Some(Box::new(move |event| {
+            let Some(pm) = weak.upgrade() else { return };
+            if !matches!(event.kind, EventKind::Order | EventKind::Persist) && event.number % 4 != 0 {
+                return;
+            }
+            let (snapshot, allowed) = (pm.snapshot(), allowed.lock().clone());
+            for number in 0..3 {
+                let image = match number {
+                    0 => snapshot.image_oldest(),
+                    1 => snapshot.image_newest(),
+                    _ => snapshot.image_random(event.number),
+                };
+                judge(image, geometry, row(), &allowed, &format!("event {}, image {number}", event.number));
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        })));
+        for block in last {
+            let wanted = maps.wanted(1, *block, 1);
+            moved.fetch_add(
+                u64::from(maps.map.missing_room(&[], &wanted).unwrap().is_some()),
+                Ordering::Relaxed,
+            );
+            maps.put(1, *block, 1, false).unwrap();
+        }
+        pm.clock().on_event(None);
+        let (judged, moved) = (judged.load(Ordering::Relaxed), moved.load(Ordering::Relaxed));
+        assert!(judged > 40 && moved >= 3, "{judged} images, room was made {moved} times");
+    }
+}
+
+/// Ends the other thread, also when this one panics.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Another file's blocks push the entries of a file to their other buckets: its reader finds each of them at each moment.
+#[test]
+fn readers_find_entries_that_move() {
+    let (pm, geometry) = recorded(2 << 20);
+    let mut maps = opened(&pm, geometry, 2);
+    for block in 0..200 {
+        maps.put(1, 3 * block, 1, false).unwrap();
+    }
+    let expected: Vec<(u64, Mapping)> =
+        maps.model.iter().map(|((_, block), mapping)| (*block, *mapping)).collect();
+    let (map, inode): (Arc<dyn FileMap>, _) = (Arc::clone(&maps.map), maps.inode(1));
+    let (is_done, looks) = (AtomicBool::new(false), AtomicU64::new(0));
+    let places = |maps: &ModelledMap| {
+        let of_file = |words: &[u64; 2]| Entry::decode(*words).filter(|entry| entry.ino == Ino(1));
+        let lines = lines(maps).into_iter();
+        lines
+            .flat_map(|(line, words)| words.into_iter().map(move |words| (line, words)))
+            .filter_map(|(line, words)| Some((of_file(&words)?.block.0, line)))
+            .collect::<BTreeMap<u64, u64>>()
+    };
+    let mut moves = 0;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_done.load(Ordering::Relaxed) {
+                for (block, mapping) in &expected {
+                    let found = map.lookup(&inode, FileBlock(*block)).unwrap();
+                    assert_eq!(found, Some(*mapping), "block {block}");
+                    assert_eq!(
+                        map.lookup(&inode, FileBlock(block + 1)).unwrap(),
+                        None,
+                        "block {}",
+                        block + 1
+                    );
+                    looks.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        });
+        let _end = Ends(&is_done);
+        for round in 0..12 {
+            let before = places(&maps);
+            let mut block = 1000 * round;
+            while maps.put(2, block, 1, false).is_ok() {
+                block += 1;
+            }
+            let after = places(&maps);
+            moves += before.iter().filter(|(block, line)| after[block] != **line).count();
+            (0..300).step_by(20).for_each(|first| maps.clear(2, 1000 * round + first, 20, 1.0).unwrap());
+            maps.wal.checkpoint().unwrap();
+        }
+    });
+    let looks = looks.load(Ordering::Relaxed);
+    assert!(moves > 100 && looks > 1000, "{moves} moves, {looks} looks");
+    assert_eq!(maps.content().unwrap(), maps.model);
+}
+
+/// A false number of blocks in a run is damage when the run is changed, and no other block changes by it.
+#[test]
+fn a_run_that_lies_is_refused_by_a_change() {
+    for (block, counts) in [(17, 3u64 << 52 | 1 << 48), (18, 0), (16, 15 << 52)] {
+        let (pm, geometry) = recorded(2 << 20);
+        let mut maps = opened(&pm, geometry, 2);
+        maps.put(1, 16, 4, false).unwrap();
+        let buckets = Buckets::new(UUID, &geometry);
+        let key = Entry::key(Ino(1), FileBlock(block));
+        let (line, slot) = lines(&maps)
+            .into_iter()
+            .find_map(|(line, words)| Some((line, words.iter().position(|words| words[0] >> 1 == key)?)))
+            .unwrap();
+        let at = buckets.line(line).plus(16 * slot as u64 + 8);
+        let place = pm.load_u64(at).unwrap() & ((1 << 48) - 1);
+        pm.write(at, &(place | counts).to_le_bytes()).unwrap();
+        let inode = maps.inode(1);
+        let change = MapChange { inode, first: FileBlock(17), mappings: vec![None].into() };
+        let mut tx = Tx::new();
+        let refused = maps.map.change(&mut tx, &[change], 0, &mut Default::default());
+        let Err(Error::Corrupt(corrupt)) = refused.map(|_| ()) else { panic!("block {block} was believed") };
+        assert!(corrupt.site.contains("of inode 1") && tx.is_empty(), "{corrupt}");
+    }
+}
+
+/// A change of a block within a run writes the other entries of the run, and no owner or entry besides.
+#[test]
+fn a_change_within_a_run_takes_the_bytes_that_it_tells() {
+    let (pm, geometry) = recorded(2 << 20);
+    let mut maps = opened(&pm, geometry, 2);
+    maps.put(1, 32, 16, false).unwrap();
+    let inode = maps.inode(1);
+    for (block, others) in [(32, 15), (40, 14), (47, 7)] {
+        let mut tx = Tx::new();
+        let change = MapChange { inode, first: FileBlock(block), mappings: vec![None].into() };
+        let empty = tx.record_size();
+        drop(maps.map.change(&mut tx, &[change], 0, &mut Default::default()).unwrap());
+        let bytes = tx.record_size() - empty;
+        let expected = 24 + 16 * others;
+        assert!(
+            bytes <= expected && bytes > expected / 2,
+            "block {block}: {bytes} bytes, {expected} expected"
+        );
+        maps.clear(1, block, 1, 1.0).unwrap();
+    }
+    maps.check_table(&maps.model);
+    let owner = maps.blocks.owner(maps.model[&(1, 33)].block).unwrap();
+    assert_eq!(owner, Owner::File { ino: Ino(1), block: FileBlock(33), unwritten: false });
 }

@@ -2,7 +2,7 @@
 //!
 //! All checks come before the first change; a failed run removes the files that it made.
 
-use crate::args::{Data, Map, Mkfs, Switch};
+use crate::args::{Data, Mkfs, Switch};
 use crate::measure::{self, Source, Subject};
 use crate::signature;
 use std::fs;
@@ -57,10 +57,6 @@ pub fn run(args: &Mkfs) -> Outcome<u8> {
 }
 
 fn options(args: &Mkfs) -> Outcome<FormatOptions> {
-    let map = match &args.map {
-        Map::Built(kind) => *kind,
-        Map::Planned(name) => return Err(Failure::not_built(format!("--map {name}"))),
-    };
     let policy = args.policy;
     if args.data == Data::Ordered && args.data_checksum == Switch::On {
         return Err(Failure::new(
@@ -72,7 +68,7 @@ fn options(args: &Mkfs) -> Outcome<FormatOptions> {
         return Err(Failure::new(format!("--label: {} bytes; use at most 64", args.label.len())));
     }
     Ok(FormatOptions {
-        map,
+        map: args.map,
         label: args.label.clone(),
         uuid: uuid::Uuid::new_v4().into_bytes(),
         hash_key: uuid::Uuid::new_v4().into_bytes(),
