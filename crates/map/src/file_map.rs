@@ -29,6 +29,7 @@ use smallvec::SmallVec;
 use terrace_blocks::{Claim, Presence};
 use terrace_format::inode::InodeSlot;
 use terrace_format::{FileBlock, Ino, PmBlock, PmOffset};
+use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::sync::MutexGuard;
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 use terrace_wal::{Error, MapRoom, Result, Tx};
@@ -219,7 +220,8 @@ impl<'a> PresenceChange<'a> {
 
     /// Enters a block.
     pub(crate) fn add(&mut self, ino: Ino, block: FileBlock) {
-        if self.witness.presence().is_some_and(|presence| presence.insert(ino, block)) {
+        let is_new = self.witness.presence().is_some_and(|presence| presence.insert(ino, block));
+        if is_new && !planted(Mistake::PresenceBeforeCommit) {
             self.added.push((ino, block));
         }
     }

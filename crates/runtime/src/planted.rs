@@ -2,7 +2,7 @@
 //! find such an error (docs/crash-consistency.md names for each mistake the test that found it, and the
 //! number of states until then).
 //!
-//! Only with the feature `simulation`, which nothing but `terrace-sim` turns on; without it [`planted`] is the constant
+//! Only with the feature `simulation`, which nothing but `terrace-sim` and `terrace-models` turn on; without it [`planted`] is the constant
 //! false and the wrong code is not compiled. A mistake is planted for the calling thread alone.
 //!
 //! The wrong code of a mistake stands in `mod wrong` at the end of its file. A mistake that only leaves something out is
@@ -11,7 +11,7 @@
 //! The list was written before the crash explorer and grows only with what is built: the traps of other file systems,
 //! one row or more for each, and five that the design's own rules guard against.
 
-/// A mistake. See [`MISTAKES`].
+/// A mistake. See [`MISTAKES`] and [`MODELLED`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 #[allow(missing_docs)] // the table says what each is
@@ -61,6 +61,8 @@ pub enum Mistake {
     EntryReferenceStays,
     RunNotCorrected,
     EvictionClearsFirst,
+    PresenceBeforeCommit,
+    ClaimIgnoresQuarantine,
 }
 
 /// Every mistake: its name on command lines, and what is wrong.
@@ -270,7 +272,19 @@ pub const MISTAKES: &[(Mistake, &str, &str)] = &[
         "eviction-clears-first",
         "an eviction of the cuckoo map clears the old place before the record that copies the entry",
     ),
+    (
+        Mistake::PresenceBeforeCommit,
+        "presence-before-commit",
+        "memory takes over the blocks of a change before its commit, and keeps them when it fails",
+    ),
 ];
+
+/// Mistakes that a model under the scheduler finds (crates/models); the simulator does not search for them.
+pub const MODELLED: &[(Mistake, &str, &str)] = &[(
+    Mistake::ClaimIgnoresQuarantine,
+    "claim-ignores-quarantine",
+    "a claim that is short of blocks takes freed ones whose freeing record the checkpoint has not passed",
+)];
 
 #[cfg(feature = "simulation")]
 thread_local! {
