@@ -1,6 +1,7 @@
 //! Persistent memory (design 3).
 
 mod checked;
+mod counted;
 mod crash_image;
 mod emulated;
 pub(crate) mod fault;
@@ -12,6 +13,7 @@ mod poison;
 pub mod recorded;
 mod stores;
 
+pub use counted::{CountedPm, LineCounts};
 pub use crash_image::{CrashSnapshot, PendingLine};
 pub use emulated::{EmulatedPm, PmFloor, PmModel, PmSpeed};
 pub use image::PmImage;
@@ -20,6 +22,7 @@ pub use poison::Access;
 pub use recorded::RecordedPm;
 
 use crate::MediaError;
+use std::ops::Range;
 use std::panic::Location;
 use terrace_format::PmOffset;
 
@@ -106,6 +109,8 @@ pub trait PmMedium: Send + Sync {
     }
     /// Announces a store to the line of an offset, so that the processor fetches it meanwhile. No effect but speed.
     fn expect_store(&self, _offset: PmOffset) {}
+    /// Announces loads of ranges, in bytes, so that the processor fetches their lines side by side. No effect but speed.
+    fn expect_load(&self, _ranges: &[Range<u64>]) {}
     /// Writes back cache lines that any thread stored earlier. Volatile until `order` or `persist`.
     fn write_back(&self, offset: PmOffset, length: u64);
     /// Whether [`Fence::Order`] makes durable, too, so that `persist` has nothing left to do. False in doubt.
@@ -150,7 +155,7 @@ macro_rules! fences {
         }
     )*};
 }
-fences!(dyn PmMedium + '_, EmulatedPm, RamPm, RecordedPm);
+fences!(dyn PmMedium + '_, CountedPm, EmulatedPm, RamPm, RecordedPm);
 
 /// Event counts of a PM medium.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -15,6 +15,7 @@ use crate::MediaError;
 use crate::pace::Bus;
 use crate::speed::{latency, rate, transfer_ns};
 use std::fmt;
+use std::ops::Range;
 use std::panic::Location;
 use std::sync::Arc;
 use terrace_format::PmOffset;
@@ -338,6 +339,11 @@ impl PmMedium for EmulatedPm {
     #[inline]
     fn expect_store(&self, offset: PmOffset) {
         self.below.expect_store(offset);
+    }
+
+    #[inline]
+    fn expect_load(&self, ranges: &[Range<u64>]) {
+        self.below.expect_load(ranges);
     }
 
     fn write_back(&self, offset: PmOffset, length: u64) {
