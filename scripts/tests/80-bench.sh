@@ -127,6 +127,25 @@ for row in hashfs-13 hashfs-14; do
     check "row $row runs in process" ycsb_row_runs $row
 done
 
+# Operations of each file map: the counts of each, and a time of each place.
+map_row_runs() { # ROW
+    paper "$1" --quick --rounds 2 --dir "$WORK/scratch" --out "$WORK/out" --json >row.json 2>row.err || {
+        cat row.err >&9
+        return 1
+    }
+    python3 - <<'PY'
+import json
+row = json.load(open("row.json"))
+assert not row["not_measured"] and row["verdicts"], row
+series = {figure["series"] for figure in row["figures"]}
+assert any(name.split()[0] == "radix" for name in series) and any(name.split()[0] == "hashfs-linear" for name in series), series
+assert all(figure["median"] is not None and len(figure["samples"]) == 2 for figure in row["figures"]), row["figures"]
+PY
+}
+for row in hashfs-5 hashfs-6 hashfs-7 hashfs-9; do
+    check "row $row runs in process" map_row_runs $row
+done
+
 # Both models of PM reach both mounts, and the row says where reads came from.
 emulated_pm_runs() { # MODEL
     paper dram-reads --quick --rounds 2 --class host --peers terrace,local --emulate-pm "$1" --dir "$WORK/scratch" \

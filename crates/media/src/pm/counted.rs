@@ -5,6 +5,8 @@
 //! has read or stored, and that no batch has announced. Lines that are announced together ([`PmMedium::expect_load`]) are
 //! one round, since their loads run side by side. Stored lines are those of the log or those in place.
 //!
+//! Nothing is counted before the first operation begins, and after one has ended until the next begins.
+//!
 //! Invariants: contents, errors, order and promise are those of the medium below. All threads count as one.
 //! Lock order: the counts' lock is the last.
 
@@ -17,6 +19,7 @@ use std::sync::Arc;
 use terrace_format::PmOffset;
 use terrace_format::address::LINE_SIZE;
 use terrace_runtime::sync::Mutex;
+use terrace_runtime::sync::atomic::{AtomicBool, Ordering};
 
 /// Counts of an operation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -55,6 +58,8 @@ struct Lines {
 pub struct CountedPm {
     below: Arc<dyn PmMedium>,
     log: Range<u64>,
+    /// Whether an operation is under way.
+    counting: AtomicBool,
     lines: Mutex<Lines>,
 }
 
@@ -69,12 +74,28 @@ fn lines_of(range: &Range<u64>) -> Range<u64> {
 impl CountedPm {
     /// `below` with counts; `log` is the address range of the records.
     pub fn new(below: Arc<dyn PmMedium>, log: Range<PmOffset>) -> CountedPm {
-        CountedPm { below, log: log.start.0..log.end.0, lines: Mutex::default() }
+        CountedPm {
+            below,
+            log: log.start.0..log.end.0,
+            counting: AtomicBool::new(false),
+            lines: Mutex::default(),
+        }
     }
 
     /// Begins an operation: nothing is counted yet, no line is in the cache.
     pub fn begin(&self) {
         *self.lines.lock() = Lines::default();
+        self.counting.store(true, Ordering::Relaxed);
+    }
+
+    /// Ends the operation and gives its counts.
+    pub fn end(&self) -> LineCounts {
+        self.counting.store(false, Ordering::Relaxed);
+        self.counts()
+    }
+
+    fn is_idle(&self) -> bool {
+        !self.counting.load(Ordering::Relaxed)
     }
 
     /// The counts since the operation began.
@@ -90,6 +111,9 @@ impl CountedPm {
     }
 
     fn loaded(&self, offset: PmOffset, length: usize) {
+        if self.is_idle() {
+            return;
+        }
         let mut lines = self.lines.lock();
         let mut waits = false;
         for line in lines_of(&(offset.0..offset.0.saturating_add(length as u64))) {
@@ -100,6 +124,9 @@ impl CountedPm {
     }
 
     fn stored(&self, offset: PmOffset, length: usize) {
+        if self.is_idle() {
+            return;
+        }
         let mut lines = self.lines.lock();
         for line in lines_of(&(offset.0..offset.0.saturating_add(length as u64))) {
             match self.log.contains(&(line * LINE_SIZE)) {
@@ -159,7 +186,7 @@ impl PmMedium for CountedPm {
     }
 
     fn expect_load(&self, ranges: &[Range<u64>]) {
-        {
+        if !self.is_idle() {
             let mut lines = self.lines.lock();
             let mut waits = false;
             for line in ranges.iter().flat_map(lines_of) {
@@ -179,7 +206,9 @@ impl PmMedium for CountedPm {
     }
 
     fn fence(&self, kind: Fence, at: &'static Location<'static>) {
-        self.lines.lock().fences += 1;
+        if !self.is_idle() {
+            self.lines.lock().fences += 1;
+        }
         self.below.fence(kind, at);
     }
 
@@ -213,6 +242,9 @@ mod tests {
     fn lines_count_once_and_a_call_that_finds_its_lines_is_no_round() -> Result<(), MediaError> {
         let pm = counted();
         pm.load_u64(PmOffset(0))?;
+        assert_eq!(pm.counts(), LineCounts::default(), "no operation has begun");
+        pm.begin();
+        pm.load_u64(PmOffset(0))?;
         pm.load_u64(PmOffset(56))?;
         pm.read(PmOffset(60), &mut [0; 8])?;
         assert_eq!(pm.counts(), LineCounts { read: 2, rounds: 2, ..LineCounts::default() });
@@ -222,13 +254,16 @@ mod tests {
         pm.begin();
         assert_eq!(pm.counts(), LineCounts::default());
         pm.load_u64(PmOffset(0))?;
-        assert_eq!(pm.counts().rounds, 1, "a new operation begins with an empty cache");
+        assert_eq!(pm.end().rounds, 1, "a new operation begins with an empty cache");
+        pm.load_u64(PmOffset(640))?;
+        assert_eq!(pm.counts().rounds, 1, "the operation has ended");
         Ok(())
     }
 
     #[test]
     fn announced_loads_are_one_round() -> Result<(), MediaError> {
         let pm = counted();
+        pm.begin();
         pm.expect_load(&[0..64, 640..704, 1000..1000]);
         assert_eq!(pm.counts(), LineCounts { rounds: 1, ..LineCounts::default() }, "nothing is read yet");
         pm.read(PmOffset(640), &mut [0; 64])?;
@@ -236,7 +271,7 @@ mod tests {
         assert_eq!((pm.counts().read, pm.counts().rounds), (2, 1));
         pm.load_u64(PmOffset(64))?;
         assert_eq!((pm.counts().read, pm.counts().rounds), (3, 2));
-        pm.expect_load(&[0..128]);
+        pm.expect_load(std::slice::from_ref(&(0..128)));
         assert_eq!(pm.counts().rounds, 2, "all announced lines are there");
         Ok(())
     }
@@ -244,6 +279,7 @@ mod tests {
     #[test]
     fn stores_are_those_of_the_log_and_those_in_place() -> Result<(), MediaError> {
         let pm = counted();
+        pm.begin();
         pm.write_streaming(PmOffset(4096), &[1; 130])?;
         pm.write(PmOffset(8192), &[1; 64])?;
         pm.store(PmOffset(8192), &[2; 65])?;

@@ -1,0 +1,288 @@
+//! Operations of a file map, one after the other: their counts, and their times hot and cold.
+
+use super::files::Files;
+use super::stopwatch::Stopwatch;
+use std::hint::black_box;
+use terrace_bench::failure::Outcome;
+use terrace_format::FileBlock;
+use terrace_media::pm::LineCounts;
+
+/// An operation, and the way in which its place is chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Reads of neighbours.
+    ReadSequential,
+    /// Reads of any blocks.
+    ReadRandom,
+    /// Look-ups of holes.
+    ReadAbsent,
+    /// Insertions at the end of a file.
+    Append,
+    /// Insertions into holes.
+    Insert,
+}
+
+impl Access {
+    /// Its name in figures.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Access::ReadSequential => "sequential read",
+            Access::ReadRandom => "random read",
+            Access::ReadAbsent => "absent",
+            Access::Append => "append",
+            Access::Insert => "insert",
+        }
+    }
+
+    fn is_insertion(self) -> bool {
+        matches!(self, Access::Append | Access::Insert)
+    }
+}
+
+/// Mean counts of an operation.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Counts {
+    pub(crate) read: f64,
+    pub(crate) rounds: f64,
+    pub(crate) in_place: f64,
+    pub(crate) in_record: f64,
+    pub(crate) fences: f64,
+}
+
+impl Counts {
+    pub(crate) fn written(&self) -> f64 {
+        self.in_place + self.in_record
+    }
+}
+
+/// A place of an operation: file and first block.
+#[derive(Clone, Copy)]
+struct Place {
+    file: usize,
+    block: u64,
+}
+
+/// Operations of a kind on `width` blocks each.
+pub(crate) struct Accesses {
+    access: Access,
+    width: u64,
+    /// Where the next sequential read begins.
+    next: Place,
+    /// The next hole that is looked up.
+    hole: usize,
+}
+
+impl Accesses {
+    pub(crate) fn new(access: Access, width: u64) -> Accesses {
+        Accesses { access, width, next: Place { file: 0, block: 0 }, hole: 0 }
+    }
+
+    /// The place of the next operation; blocks of the other file are put before an insertion as the layout wants. `None`
+    /// when the holes are used up.
+    fn place(&mut self, files: &mut Files) -> Outcome<Option<Place>> {
+        let (count, width) = (files.inodes.len(), self.width.min(files.layout.blocks));
+        let last = files.layout.blocks - width;
+        Ok(match self.access {
+            Access::ReadSequential => {
+                let place = self.next;
+                self.next.block += width;
+                if self.next.block > last {
+                    self.next = Place { file: (place.file + 1) % count, block: 0 };
+                }
+                Some(place)
+            }
+            Access::ReadRandom => loop {
+                let place = Place {
+                    file: files.picks.below(count as u64) as usize,
+                    block: files.picks.below(last / width + 1) * width,
+                };
+                if width > 1 || !files.is_hole(place.file, place.block) {
+                    break Some(place);
+                }
+            },
+            Access::ReadAbsent => {
+                self.hole += 1;
+                let holes = files.holes.len().max(1);
+                files.holes.get(self.hole % holes).map(|(file, block)| Place { file: *file, block: *block })
+            }
+            Access::Append => {
+                let file = files.picks.below(count as u64) as usize;
+                let block = files.ends[file];
+                files.ends[file] += self.width;
+                files.part()?;
+                Some(Place { file, block })
+            }
+            Access::Insert => {
+                let hole = files.holes.pop();
+                if hole.is_some() {
+                    files.part()?;
+                }
+                hole.map(|(file, block)| Place { file, block })
+            }
+        })
+    }
+
+    #[inline]
+    fn perform(
+        &self,
+        files: &Files,
+        place: Place,
+        found: &mut [Option<terrace_map::Mapping>],
+    ) -> Outcome<()> {
+        let inode = &files.inodes[place.file];
+        let block = FileBlock(place.block);
+        if self.access.is_insertion() {
+            files.pool.insert(inode, block, self.width as usize)?;
+        } else if self.width == 1 {
+            black_box(files.pool.map().lookup(inode, block)?);
+        } else {
+            files.pool.map().lookup_run(inode, block, found)?;
+            black_box(&found);
+        }
+        Ok(())
+    }
+
+    /// Mean counts of up to `operations` operations. Every operation begins with an empty cache.
+    ///
+    /// # Errors
+    /// The pool's; no medium that counts; no operation was possible.
+    pub(crate) fn count(&mut self, files: &mut Files, operations: u64) -> Outcome<Counts> {
+        let mut found = vec![None; self.width as usize];
+        let (mut sum, mut done) = (LineCounts::default(), 0);
+        while done < operations {
+            let Some(place) = self.place(files)? else { break };
+            files.pool.counted().ok_or("a medium that does not count")?.begin();
+            self.perform(files, place, &mut found)?;
+            let one = files.pool.counted().map(|counted| counted.end()).unwrap_or_default();
+            sum.read += one.read;
+            sum.rounds += one.rounds;
+            sum.in_place += one.in_place;
+            sum.in_record += one.in_record;
+            sum.fences += one.fences;
+            done += 1;
+        }
+        if done == 0 {
+            return Err(format!("{}: no operation is possible", self.access.name()).into());
+        }
+        let mean = |count: u64| count as f64 / done as f64;
+        Ok(Counts {
+            read: mean(sum.read),
+            rounds: mean(sum.rounds),
+            in_place: mean(sum.in_place),
+            in_record: mean(sum.in_record),
+            fences: mean(sum.fences),
+        })
+    }
+
+    /// Mean nanoseconds of `operations` operations, one after the other.
+    ///
+    /// # Errors
+    /// The pool's.
+    pub(crate) fn time_hot(&mut self, files: &mut Files, watch: &Stopwatch, operations: u64) -> Outcome<f64> {
+        let mut found = vec![None; self.width as usize];
+        let (mut sum_ns, mut done) = (0.0, 0u64);
+        if self.access.is_insertion() {
+            while done < operations {
+                let Some(place) = self.place(files)? else { break };
+                let (ns, inserted) = watch.time(|| self.perform(files, place, &mut found));
+                inserted?;
+                sum_ns += ns;
+                done += 1;
+            }
+        } else {
+            let mut places = Vec::new();
+            for _ in 0..operations {
+                places.extend(self.place(files)?);
+            }
+            done = places.len() as u64;
+            let (ns, read) =
+                watch.time(|| places.iter().try_for_each(|place| self.perform(files, *place, &mut found)));
+            read?;
+            sum_ns = ns;
+        }
+        Ok(sum_ns / done.max(1) as f64)
+    }
+
+    /// Nanoseconds of each of up to `operations` operations, each with no line of the structure in a cache: their mean
+    /// without the slowest twentieth, which an interrupt has met.
+    ///
+    /// # Errors
+    /// The pool's.
+    pub(crate) fn time_cold(
+        &mut self,
+        files: &mut Files,
+        watch: &Stopwatch,
+        operations: u64,
+    ) -> Outcome<f64> {
+        let mut found = vec![None; self.width as usize];
+        let mut times = Vec::new();
+        for _ in 0..operations {
+            let Some(place) = self.place(files)? else { break };
+            files.make_cold()?;
+            let (ns, done) = watch.time(|| self.perform(files, place, &mut found));
+            done?;
+            times.push(ns);
+        }
+        times.sort_by(f64::total_cmp);
+        times.truncate(times.len().div_ceil(20) * 19);
+        Ok(times.iter().sum::<f64>() / times.len().max(1) as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mapping::contestant::registered;
+    use crate::mapping::files::Layout;
+    use crate::mapping::pool::Opening;
+    use terrace_runtime::SystemClock;
+
+    fn files(name: &str, opening: Opening) -> (Files, tempfile::TempDir) {
+        let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+        let map = registered().find(|map| map.name == name).unwrap();
+        let layout = Layout { holes: 100, later: 500, load: 0.3, ..Layout::new(1, 3000) };
+        let made = Files::create(&directory.path().join("pm"), &map, layout, 1, opening).unwrap();
+        (made, directory)
+    }
+
+    /// A file of 3000 blocks is a radix tree of two levels: the slot's word, a word of each node.
+    #[test]
+    fn counts_of_the_radix_tree_are_those_of_its_levels() {
+        let (mut files, _directory) = files("radix", Opening::Counted);
+        let counts = Accesses::new(Access::ReadRandom, 1).count(&mut files, 200).unwrap();
+        // Eight blocks of 3000 are pointers in the slot.
+        assert!(counts.read > 2.95 && counts.read <= 3.0, "{counts:?}");
+        assert_eq!((counts.rounds, counts.written()), (counts.read, 0.0));
+        let counts = Accesses::new(Access::Append, 1).count(&mut files, 200).unwrap();
+        assert!(counts.in_place >= 2.0 && counts.in_record >= 1.0 && counts.fences >= 1.0, "{counts:?}");
+    }
+
+    #[test]
+    fn a_table_map_stores_a_line_fewer_than_the_radix_tree() {
+        let written = |name| {
+            let (mut files, _directory) = files(name, Opening::Counted);
+            Accesses::new(Access::Append, 1).count(&mut files, 200).unwrap().in_place
+        };
+        let (table, radix) = (written("hashfs-linear"), written("radix"));
+        assert!(radix - table >= 1.0, "{radix} and {table}");
+    }
+
+    #[test]
+    fn every_access_of_every_map_has_times() {
+        let watch = Stopwatch::new(&SystemClock::default());
+        for map in registered() {
+            let (mut files, _directory) = files(map.name, Opening::Bare);
+            for access in [
+                Access::ReadSequential,
+                Access::ReadRandom,
+                Access::ReadAbsent,
+                Access::Append,
+                Access::Insert,
+            ] {
+                let hot = Accesses::new(access, 1).time_hot(&mut files, &watch, 40).unwrap();
+                let cold = Accesses::new(access, 1).time_cold(&mut files, &watch, 20).unwrap();
+                assert!(hot > 0.0 && cold > 0.0, "{} {}: {hot} {cold}", map.name, access.name());
+            }
+        }
+    }
+}
