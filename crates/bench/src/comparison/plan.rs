@@ -55,6 +55,10 @@ pub enum Metric {
     RoundsPerOperation,
     /// Fences of an operation.
     FencesPerOperation,
+    /// Blocks of PM.
+    Blocks,
+    /// A quotient of two figures.
+    Ratio,
     /// Time of the file map by the time of a whole request.
     ShareOfRequest,
 }
@@ -79,6 +83,8 @@ impl Metric {
             Metric::LinesPerOperation => "lines/operation",
             Metric::RoundsPerOperation => "rounds/operation",
             Metric::FencesPerOperation => "fences/operation",
+            Metric::Blocks => "blocks",
+            Metric::Ratio => "ratio",
             Metric::ShareOfRequest => "of a request",
             _ => "ns",
         }
@@ -95,6 +101,8 @@ impl Metric {
             | Metric::LinesPerOperation
             | Metric::RoundsPerOperation
             | Metric::FencesPerOperation
+            | Metric::Blocks
+            | Metric::Ratio
             | Metric::ShareOfRequest => f64::NAN,
             Metric::P99LatencyNs => measure.latency_p99_ns as f64,
             Metric::P999LatencyNs => measure.latency_p999_ns as f64,

@@ -17,7 +17,7 @@ use terrace_map::file_map::MapInode;
 /// Blocks that an insertion maps at most while files are made.
 const MOST_AT_ONCE: u64 = 64;
 /// Blocks of the other file between two runs: at least a line of the block table.
-const LEAST_BETWEEN: u64 = 4;
+pub(crate) const LEAST_BETWEEN: u64 = 4;
 /// The other file's blocks by the last of these at most; and blocks of pages, by blocks of files.
 const MOST_BETWEEN: u64 = 6;
 const PAGES_BY_BLOCKS: f64 = 0.03;
@@ -73,6 +73,8 @@ pub(crate) struct Files {
     pub(crate) layout: Layout,
     pub(crate) inodes: Vec<MapInode>,
     other: MapInode,
+    /// Whether the map chooses the places of blocks.
+    has_no_layout: bool,
     /// The end of the other file.
     other_end: u64,
     /// The end of each file.
@@ -105,6 +107,7 @@ impl Files {
             layout,
             inodes,
             other,
+            has_no_layout: map.kind.is_table(),
             other_end: 0,
             ends,
             holes: Vec::new(),
@@ -131,6 +134,9 @@ impl Files {
                     if is_parted {
                         self.put_between_runs()?;
                     }
+                    if filled && (is_parted || self.has_no_layout || first + run == blocks) {
+                        self.fill_along((number + run) as f64 / (files * blocks) as f64)?;
+                    }
                     run
                 };
                 self.ends[file] += run;
@@ -143,6 +149,18 @@ impl Files {
             self.holes.swap(last, other);
         }
         while filled && self.pool.load() < load {
+            self.put_between(MOST_AT_ONCE)?;
+        }
+        Ok(())
+    }
+
+    /// Lets the load of the pool rise with the part of the files that is made: a table gives places near their homes to
+    /// blocks that come early.
+    fn fill_along(&mut self, made: f64) -> Outcome<()> {
+        let Layout { files, blocks, holes, load, .. } = self.layout;
+        let own = (files * blocks - holes) as f64;
+        let wanted = self.pool.total() as f64 * load - own * (1.0 + PAGES_BY_BLOCKS);
+        while (self.other_end as f64) < made * wanted - MOST_AT_ONCE as f64 {
             self.put_between(MOST_AT_ONCE)?;
         }
         Ok(())

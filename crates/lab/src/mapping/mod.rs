@@ -6,7 +6,10 @@
 
 pub(crate) mod access;
 pub(crate) mod contestant;
+pub(crate) mod engine_pool;
 pub(crate) mod files;
+pub(crate) mod level_hash;
+pub(crate) mod page_cache;
 pub(crate) mod picks;
 pub(crate) mod pool;
 pub(crate) mod stopwatch;

@@ -4,6 +4,7 @@
 //! pages of maps are touched, blocks of files are not.
 
 use super::contestant::Contestant;
+use super::page_cache::PageCachedPm;
 use std::path::Path;
 use std::sync::Arc;
 use terrace_bench::failure::Outcome;
@@ -97,6 +98,10 @@ impl BarePool {
             Some(counted) => counted.clone(),
             None => memory.clone(),
         };
+        let pm = match map.is_page_cached {
+            true => Arc::new(PageCachedPm::new(pm, geometry)),
+            false => pm,
+        };
         let wal = Arc::new(Wal::open(pm, superblock.uuid, geometry)?.0);
         let blocks = Arc::new(match map.kind.is_table() {
             true => BlockPool::hashed_by(wal.clone(), superblock.hash_key),
@@ -138,6 +143,16 @@ impl BarePool {
     pub(crate) fn load(&self) -> f64 {
         let usage = self.blocks.usage();
         1.0 - usage.free as f64 / usage.total as f64
+    }
+
+    /// Blocks that can be handed out at all.
+    pub(crate) fn total(&self) -> u64 {
+        self.blocks.usage().total
+    }
+
+    /// Blocks that are free.
+    pub(crate) fn free(&self) -> u64 {
+        self.blocks.usage().free
     }
 
     /// Takes a range out of the processor's caches.

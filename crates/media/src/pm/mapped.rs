@@ -186,7 +186,7 @@ impl RamPm {
     pub fn drop_from_caches(&self, offset: PmOffset, length: u64) {
         if self.holds(offset.0, length) {
             // SAFETY: in bounds.
-            unsafe { kernels::drop_lines(self.base.add(offset.0 as usize), length as usize) };
+            unsafe { self.kernels.drop_lines(self.base.add(offset.0 as usize), length as usize) };
         }
     }
 

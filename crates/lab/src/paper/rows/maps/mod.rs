@@ -2,9 +2,14 @@
 //!
 //! A map of the registry is measured without further code. Bars that name a map are claims when it is registered.
 
+pub(crate) mod baselines;
+pub(crate) mod flows;
+pub(crate) mod full;
 pub(crate) mod locality;
+pub(crate) mod requests;
 pub(crate) mod shape;
 mod sheet;
+pub(crate) mod threads;
 
 use crate::mapping::access::Counts;
 use sheet::{FENCES, IN_PLACE, IN_RECORD, LINES_READ, ROUNDS, Sheet, WRITTEN};
