@@ -1,9 +1,11 @@
 //! Operations of a file map, one after the other: their counts, and their times hot and cold.
 
-use super::files::Files;
-use super::stopwatch::Stopwatch;
-use rustix::time::{ClockId, clock_gettime};
+use super::contestant::Contestant;
+use super::files::{Files, Layout};
+use super::pool::Opening;
+use super::stopwatch::{Stopwatch, processor_ns};
 use std::hint::black_box;
+use std::path::Path;
 use terrace_bench::failure::Outcome;
 use terrace_format::FileBlock;
 use terrace_media::pm::LineCounts;
@@ -57,8 +59,114 @@ impl Counts {
     }
 }
 
+#[derive(Default)]
+struct Sum {
+    lines: LineCounts,
+    operations: u64,
+}
+
+impl Sum {
+    fn add(&mut self, one: LineCounts) {
+        self.lines.read += one.read;
+        self.lines.rounds += one.rounds;
+        self.lines.in_place += one.in_place;
+        self.lines.in_record += one.in_record;
+        self.lines.fences += one.fences;
+        self.operations += 1;
+    }
+
+    fn mean(&self, access: Access) -> Outcome<Counts> {
+        if self.operations == 0 {
+            return Err(format!("{}: no operation is possible", access.name()).into());
+        }
+        let mean = |count: u64| count as f64 / self.operations as f64;
+        Ok(Counts {
+            read: mean(self.lines.read),
+            rounds: mean(self.lines.rounds),
+            in_place: mean(self.lines.in_place),
+            in_record: mean(self.lines.in_record),
+            fences: mean(self.lines.fences),
+        })
+    }
+}
+
+/// The mean of the middle half.
+pub(crate) fn middle(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    let quarter = times.len() / 4;
+    let middle = &times[quarter..times.len() - quarter];
+    middle.iter().sum::<f64>() / middle.len().max(1) as f64
+}
+
+/// Blocks of the operations of a batch: shorter than the time that the processor gives to other work.
+const BATCH: u64 = 256;
+
+/// Two pools with the same files. An operation is done in the first, whose medium tells its lines; they leave the caches
+/// in the second, and there the operation is timed. Code and stack are warm, and so are page tables.
+pub(crate) struct Twins {
+    counted: Files,
+    pub(crate) timed: Files,
+}
+
+impl Twins {
+    /// Makes the pools in two new files.
+    ///
+    /// # Errors
+    /// The pools'.
+    pub(crate) fn create(
+        [first, second]: [&Path; 2],
+        map: &Contestant,
+        layout: Layout,
+        seed: u64,
+    ) -> Outcome<Twins> {
+        Ok(Twins {
+            counted: Files::create(first, map, layout, seed, Opening::Counted)?,
+            timed: Files::create(second, map, layout, seed, Opening::Bare)?,
+        })
+    }
+
+    /// Mean counts of up to `operations` operations, and their nanoseconds with none of their lines in a cache: the mean of
+    /// the middle half. The timed pool must not have done other operations that draw places.
+    ///
+    /// # Errors
+    /// The pools'; no operation was possible; the pools differ.
+    pub(crate) fn cold(
+        &mut self,
+        access: Access,
+        width: u64,
+        watch: &Stopwatch,
+        operations: u64,
+    ) -> Outcome<(Counts, f64)> {
+        let mut accesses = [Accesses::new(access, width), Accesses::new(access, width)];
+        let (mut found, mut again) = (vec![None; width as usize], vec![None; width as usize]);
+        let (mut sum, mut times) = (Sum::default(), Vec::new());
+        let [of_counted, of_timed] = &mut accesses;
+        while sum.operations < operations {
+            let Some(place) = of_counted.place(&mut self.counted)? else { break };
+            let twin = of_timed.place(&mut self.timed)?;
+            if twin != Some(place) {
+                return Err("the two pools differ".into());
+            }
+            let counted = self.counted.pool.counted().ok_or("a medium that does not count")?;
+            counted.begin();
+            of_counted.perform(&self.counted, place, &mut found)?;
+            sum.add(counted.end());
+            for line in counted.touched() {
+                self.timed.pool.drop_from_caches(line);
+            }
+            let (ns, done) = watch.time(|| of_timed.perform(&self.timed, place, &mut again));
+            done?;
+            if found != again {
+                return Err("the two pools differ".into());
+            }
+            times.push(ns);
+        }
+        Ok((sum.mean(access)?, middle(times)))
+    }
+}
+
 /// A place of an operation: file and first block.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct Place {
     file: usize,
     block: u64,
@@ -150,89 +258,50 @@ impl Accesses {
     /// The pool's; no medium that counts; no operation was possible.
     pub(crate) fn count(&mut self, files: &mut Files, operations: u64) -> Outcome<Counts> {
         let mut found = vec![None; self.width as usize];
-        let (mut sum, mut done) = (LineCounts::default(), 0);
-        while done < operations {
+        let mut sum = Sum::default();
+        while sum.operations < operations {
             let Some(place) = self.place(files)? else { break };
-            files.pool.counted().ok_or("a medium that does not count")?.begin();
+            let counted = files.pool.counted().ok_or("a medium that does not count")?;
+            counted.begin();
             self.perform(files, place, &mut found)?;
-            let one = files.pool.counted().map(|counted| counted.end()).unwrap_or_default();
-            sum.read += one.read;
-            sum.rounds += one.rounds;
-            sum.in_place += one.in_place;
-            sum.in_record += one.in_record;
-            sum.fences += one.fences;
-            done += 1;
+            sum.add(counted.end());
         }
-        if done == 0 {
-            return Err(format!("{}: no operation is possible", self.access.name()).into());
-        }
-        let mean = |count: u64| count as f64 / done as f64;
-        Ok(Counts {
-            read: mean(sum.read),
-            rounds: mean(sum.rounds),
-            in_place: mean(sum.in_place),
-            in_record: mean(sum.in_record),
-            fences: mean(sum.fences),
-        })
+        sum.mean(self.access)
     }
 
-    /// Mean nanoseconds of `operations` operations, one after the other.
+    /// Mean nanoseconds of `operations` operations, one after the other: of their times in short batches the middle half,
+    /// which other work on the machine disturbs least.
     ///
     /// # Errors
     /// The pool's.
     pub(crate) fn time_hot(&mut self, files: &mut Files, watch: &Stopwatch, operations: u64) -> Outcome<f64> {
         let mut found = vec![None; self.width as usize];
-        let (mut sum_ns, mut done) = (0.0, 0u64);
-        if self.access.is_insertion() {
-            while done < operations {
-                let Some(place) = self.place(files)? else { break };
-                let (ns, inserted) = watch.time(|| self.perform(files, place, &mut found));
-                inserted?;
-                sum_ns += ns;
-                done += 1;
-            }
-        } else {
-            let mut places = Vec::new();
-            for _ in 0..operations {
-                places.extend(self.place(files)?);
-            }
-            done = places.len() as u64;
-            let (ns, read) =
-                watch.time(|| places.iter().try_for_each(|place| self.perform(files, *place, &mut found)));
-            read?;
-            sum_ns = ns;
-        }
-        Ok(sum_ns / done.max(1) as f64)
-    }
-
-    /// Nanoseconds of each of up to `operations` operations, each with no line of the structure in a cache: the mean of
-    /// their middle half, which other work on the machine disturbs least.
-    ///
-    /// # Errors
-    /// The pool's.
-    pub(crate) fn time_cold(
-        &mut self,
-        files: &mut Files,
-        watch: &Stopwatch,
-        operations: u64,
-    ) -> Outcome<f64> {
-        let mut found = vec![None; self.width as usize];
+        let batch = (BATCH / self.width).max(1).min(operations);
         let mut times = Vec::new();
-        for _ in 0..operations {
-            let Some(place) = self.place(files)? else { break };
-            files.make_cold()?;
-            let (ns, done) = watch.time(|| self.perform(files, place, &mut found));
-            done?;
-            times.push(ns);
+        for _ in 0..operations / batch {
+            let mut sum_ns = 0.0;
+            if self.access.is_insertion() {
+                for _ in 0..batch {
+                    let Some(place) = self.place(files)? else { return Ok(middle(times)) };
+                    let (ns, inserted) = watch.time(|| self.perform(files, place, &mut found));
+                    inserted?;
+                    sum_ns += ns;
+                }
+            } else {
+                let mut places = Vec::new();
+                for _ in 0..batch {
+                    places.extend(self.place(files)?);
+                }
+                let (ns, read) = watch
+                    .time(|| places.iter().try_for_each(|place| self.perform(files, *place, &mut found)));
+                read?;
+                sum_ns = ns;
+            }
+            times.push(sum_ns / batch as f64);
         }
-        times.sort_by(f64::total_cmp);
-        let quarter = times.len() / 4;
-        let middle = &times[quarter..times.len() - quarter];
-        Ok(middle.iter().sum::<f64>() / middle.len().max(1) as f64)
+        Ok(middle(times))
     }
-}
 
-impl Accesses {
     /// Does insertions until the pool has no block for another; gives the processor time of each, in nanoseconds. An
     /// insertion waits for nothing, and the time that the processor does other work in is not the map's.
     ///
@@ -253,12 +322,6 @@ impl Accesses {
             files.ends[0] += self.width;
         }
     }
-}
-
-/// Processor time of this thread so far.
-fn processor_ns() -> u64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 #[cfg(test)]
@@ -299,22 +362,34 @@ mod tests {
         assert!(radix - table >= 1.0, "{radix} and {table}");
     }
 
+    /// Pools with the same seed are the same, after insertions as well, and every access has its times.
     #[test]
-    fn every_access_of_every_map_has_times() {
+    fn twins_of_every_map_do_the_same() {
         let watch = Stopwatch::new(&SystemClock::default());
+        let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         for map in registered() {
-            let (mut files, _directory) = files(map.name, Opening::Bare);
-            for access in [
-                Access::ReadSequential,
-                Access::ReadRandom,
-                Access::ReadAbsent,
-                Access::Append,
-                Access::Insert,
+            let (first, second) = (directory.path().join("one"), directory.path().join("two"));
+            let layout = Layout { holes: 100, later: 500, load: 0.3, ..Layout::new(1, 3000) };
+            let mut twins = Twins::create([&first, &second], &map, layout, 5).unwrap();
+            for (access, width) in [
+                (Access::Append, 1),
+                (Access::Insert, 1),
+                (Access::ReadSequential, 1),
+                (Access::ReadRandom, 16),
+                (Access::ReadAbsent, 1),
             ] {
-                let hot = Accesses::new(access, 1).time_hot(&mut files, &watch, 40).unwrap();
-                let cold = Accesses::new(access, 1).time_cold(&mut files, &watch, 20).unwrap();
-                assert!(hot > 0.0 && cold > 0.0, "{} {}: {hot} {cold}", map.name, access.name());
+                let (counts, cold) = twins.cold(access, width, &watch, 40).unwrap();
+                let hot =
+                    Accesses::new(Access::ReadSequential, 1).time_hot(&mut twins.timed, &watch, 40).unwrap();
+                let lines = counts.read + counts.written();
+                assert!(cold > 0.0 && hot > 0.0 && lines > 0.9, "{} {}: {counts:?}", map.name, access.name());
             }
+            for block in 0..3040 {
+                let look =
+                    |files: &Files| files.pool.map().lookup(&files.inodes[0], FileBlock(block)).unwrap();
+                assert_eq!(look(&twins.counted), look(&twins.timed), "{}: block {block}", map.name);
+            }
+            [first, second].iter().for_each(|path| std::fs::remove_file(path).unwrap());
         }
     }
 }

@@ -10,8 +10,7 @@ use super::picks::Picks;
 use super::pool::{BarePool, Opening};
 use std::path::Path;
 use terrace_bench::failure::Outcome;
-use terrace_format::inode::SLOT_SIZE;
-use terrace_format::{BLOCK_SIZE, FileBlock, PmOffset};
+use terrace_format::{BLOCK_SIZE, FileBlock};
 use terrace_map::file_map::MapInode;
 
 /// Blocks that an insertion maps at most while files are made.
@@ -82,8 +81,6 @@ pub(crate) struct Files {
     /// Blocks that are absent: file and block.
     pub(crate) holes: Vec<(usize, u64)>,
     pub(crate) picks: Picks,
-    /// Address and length of the parts of the structure, and `BarePool::rooms` when they were noted.
-    structure: (Vec<(PmOffset, u64)>, Option<u64>),
 }
 
 impl Files {
@@ -112,7 +109,6 @@ impl Files {
             ends,
             holes: Vec::new(),
             picks: Picks::new(seed),
-            structure: (Vec::new(), None),
         };
         files.make()?;
         Ok(files)
@@ -213,7 +209,7 @@ impl Files {
     /// # Errors
     /// The pool's.
     pub(crate) fn unscanned(self, map: &Contestant) -> Outcome<Files> {
-        Ok(Files { pool: self.pool.unscanned(map)?, structure: (Vec::new(), None), ..self })
+        Ok(Files { pool: self.pool.unscanned(map)?, ..self })
     }
 
     /// The part of the blocks of the first file that follow their predecessors.
@@ -227,25 +223,6 @@ impl Files {
         let blocks: Vec<_> = found.iter().flatten().map(|mapping| mapping.block).collect();
         let follow = blocks.windows(2).filter(|pair| pair[0].0 + 1 == pair[1].0).count();
         Ok(follow as f64 / (blocks.len().max(2) - 1) as f64)
-    }
-
-    /// Takes the structure out of the processor's caches: fixed areas, pages of the map, slots.
-    ///
-    /// # Errors
-    /// The pool's.
-    pub(crate) fn make_cold(&mut self) -> terrace_wal::Result<()> {
-        if self.structure.1 != Some(self.pool.rooms()) {
-            let mut parts = vec![self.pool.fixed_area()];
-            for inode in &self.inodes {
-                parts.push((inode.slot, SLOT_SIZE));
-                self.pool.map().visit_pages(inode, &mut |page, _| parts.push((page.offset(), BLOCK_SIZE)))?;
-            }
-            self.structure = (parts, Some(self.pool.rooms()));
-        }
-        for (offset, length) in &self.structure.0 {
-            self.pool.drop_from_caches(*offset, *length);
-        }
-        Ok(())
     }
 }
 
@@ -275,11 +252,10 @@ mod tests {
     fn every_map_gets_its_load_its_blocks_and_its_holes() {
         for map in registered() {
             let layout = Layout { holes: 40, load: 0.8, filled: true, ..Layout::new(3, 500) };
-            let (mut files, _directory) = files(&map, layout);
+            let (files, _directory) = files(&map, layout);
             assert_eq!(files.holes.len(), 40, "{}", map.name);
             let load = files.pool.load();
             assert!((0.8..0.82).contains(&load), "{}: {load}", map.name);
-            files.make_cold().unwrap();
             for (file, inode) in files.inodes.iter().enumerate() {
                 for block in 0..500 {
                     let found = files.pool.map().lookup(inode, FileBlock(block)).unwrap();

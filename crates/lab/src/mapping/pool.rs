@@ -10,6 +10,7 @@ use std::sync::Arc;
 use terrace_bench::failure::Outcome;
 use terrace_blocks::{BlockPool, Claim, Purpose, Target};
 use terrace_engine::{FormatOptions, PolicyKind, PoolMedia, format};
+use terrace_format::address::LINE_SIZE;
 use terrace_format::inode::SLOT_SIZE;
 use terrace_format::superblock::Superblock;
 use terrace_format::table::{Entry, Owner, PageKind};
@@ -18,7 +19,6 @@ use terrace_map::file_map::{Freed, MapChange, MapInode};
 use terrace_map::{FileMap, Mapping};
 use terrace_media::PmMedium;
 use terrace_media::pm::{CountedPm, RamPm};
-use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 use terrace_wal::{Error, MapRoom, NoSpace, Result, Tx, Wal};
 
 /// Pages that a step of making room claims at most.
@@ -48,8 +48,6 @@ pub(crate) struct BarePool {
     wal: Arc<Wal>,
     blocks: Arc<BlockPool>,
     map: Box<dyn FileMap>,
-    /// Steps that made room in the map.
-    rooms: AtomicU64,
 }
 
 impl BarePool {
@@ -109,7 +107,7 @@ impl BarePool {
         });
         let of_pool = (map.make)(&blocks)?;
         while opening != Opening::CountedUnscanned && blocks.scan_step()? {}
-        Ok(BarePool { memory, counted, wal, blocks, map: of_pool, rooms: AtomicU64::new(0) })
+        Ok(BarePool { memory, counted, wal, blocks, map: of_pool })
     }
 
     /// The same pool as after a mount whose scan of the block table has not begun, with a medium that counts.
@@ -134,11 +132,6 @@ impl BarePool {
         self.counted.as_deref()
     }
 
-    /// Steps that made room in the map so far.
-    pub(crate) fn rooms(&self) -> u64 {
-        self.rooms.load(Ordering::Relaxed)
-    }
-
     /// The part of all blocks that is not free.
     pub(crate) fn load(&self) -> f64 {
         let usage = self.blocks.usage();
@@ -155,16 +148,9 @@ impl BarePool {
         self.blocks.usage().free
     }
 
-    /// Takes a range out of the processor's caches.
-    pub(crate) fn drop_from_caches(&self, offset: PmOffset, length: u64) {
-        self.memory.drop_from_caches(offset, length);
-    }
-
-    /// Tables and other fixed areas between the log and the blocks: address and length.
-    pub(crate) fn fixed_area(&self) -> (PmOffset, u64) {
-        let geometry = self.wal.geometry();
-        let begin = geometry.table_offset();
-        (begin, geometry.first_pool_block().offset().0 - begin.0)
+    /// Takes a line out of the processor's caches.
+    pub(crate) fn drop_from_caches(&self, line: PmOffset) {
+        self.memory.drop_from_caches(line, LINE_SIZE);
     }
 
     fn claim(&self, count: usize) -> Result<Claim<'_>> {
@@ -262,7 +248,6 @@ impl BarePool {
 
     fn make_room(&self, inode: &MapInode, room: &MapRoom) -> Result<()> {
         loop {
-            self.rooms.fetch_add(1, Ordering::Relaxed);
             let reservation = self.wal.reserve(self.wal.max_record())?;
             let mut claim = self.claim(room.pages.min(PAGES_AT_ONCE))?;
             let mut tx = Tx::new();

@@ -1,5 +1,6 @@
 //! Times of short sections by the processor's time stamp counter.
 
+use rustix::time::{ClockId, clock_gettime};
 use terrace_runtime::Clock;
 use terrace_simd::clock::{ticks, ticks_per_second};
 
@@ -33,4 +34,10 @@ impl Stopwatch {
         let taken = (ticks() - begin).saturating_sub(self.own_ticks);
         (taken as f64 * self.ns_per_tick, done)
     }
+}
+
+/// Processor time of this thread so far.
+pub(crate) fn processor_ns() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

@@ -94,6 +94,14 @@ impl CountedPm {
         self.counts()
     }
 
+    /// The lines that the operation has read, announced or stored to, ascending.
+    pub fn touched(&self) -> Vec<PmOffset> {
+        let mut lines: Vec<PmOffset> =
+            self.lines.lock().near.iter().map(|line| PmOffset(line * LINE_SIZE)).collect();
+        lines.sort_unstable();
+        lines
+    }
+
     fn is_idle(&self) -> bool {
         !self.counting.load(Ordering::Relaxed)
     }
@@ -251,6 +259,7 @@ mod tests {
         pm.store(PmOffset(1024), &[1; 8])?;
         pm.load_u64(PmOffset(1024))?;
         assert_eq!(pm.counts(), LineCounts { read: 3, rounds: 2, in_place: 1, ..LineCounts::default() });
+        assert_eq!(pm.touched(), [0, 64, 1024].map(PmOffset));
         pm.begin();
         assert_eq!(pm.counts(), LineCounts::default());
         pm.load_u64(PmOffset(0))?;

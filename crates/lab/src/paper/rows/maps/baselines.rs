@@ -1,8 +1,8 @@
 //! Rows hashfs-11 and hashfs-4.9: the extent tree in a page cache, and level hashing, beside the maps of the registry.
 
 use super::add_counts;
-use super::sheet::{LINES_READ, MapRow, PoolFile, ROUNDS, Sheet, WRITTEN, series};
-use crate::mapping::access::{Access, Accesses};
+use super::sheet::{LINES_READ, MapRow, PoolFile, ROUNDS, Sheet, TwinFiles, WRITTEN, series};
+use crate::mapping::access::{Access, Accesses, Twins};
 use crate::mapping::contestant::{
     Contestant, IN_PLACE_EXTENTS, LEVEL_HASH, PAGE_CACHED, level_hash, page_cached, registered, tables,
 };
@@ -22,17 +22,14 @@ struct Size {
     blocks: u64,
     reads: u64,
     insertions: u64,
-    counted: u64,
     cold: u64,
 }
 
 impl Size {
     fn of(quick: bool) -> Size {
         match quick {
-            true => Size { blocks: 2048, reads: 500, insertions: 100, counted: 50, cold: 10 },
-            false => {
-                Size { blocks: 1 << 18, reads: 1_000_000, insertions: 100_000, counted: 4000, cold: 150 }
-            }
+            true => Size { blocks: 2048, reads: 500, insertions: 100, cold: 50 },
+            false => Size { blocks: 1 << 18, reads: 1_000_000, insertions: 100_000, cold: 4000 },
         }
     }
 
@@ -101,22 +98,16 @@ pub(crate) fn level_hashing(row: &Row, options: &Options) -> Outcome<()> {
     let size = Size::of(options.quick);
     let cold = |access: Access| format!("{}, cold", access.name());
     let measure = |site: &Site, map: &Contestant, round: usize, sheet: &mut Sheet| {
-        let seed = round as u64 + 1;
-        {
-            let file = PoolFile::new(site, map.name)?;
-            let mut files = Files::create(&file.path, map, size.layout(), seed, Opening::Counted)?;
-            for access in ALL {
-                let counts = Accesses::new(access, 1).count(&mut files, size.counted)?;
-                add_counts(sheet, round, map.name, &cold(access), &counts);
-            }
-        }
-        let file = PoolFile::new(site, map.name)?;
-        let mut files = Files::create(&file.path, map, size.layout(), seed, Opening::Bare)?;
         let watch = Stopwatch::new(&*site.scratch.clock);
+        let places = TwinFiles::new(site)?;
+        let mut twins = Twins::create(places.paths(), map, size.layout(), round as u64 + 1)?;
         for access in ALL {
-            let ns = Accesses::new(access, 1).time_cold(&mut files, &watch, size.cold)?;
+            let (counts, ns) = twins.cold(access, 1, &watch, size.cold)?;
+            add_counts(sheet, round, map.name, &cold(access), &counts);
             sheet.add(round, (map.name, ""), Metric::NsPerOperation, &cold(access), ns);
-            let ns = size.time_hot(&mut files, &watch, access)?;
+        }
+        for access in ALL {
+            let ns = size.time_hot(&mut twins.timed, &watch, access)?;
             let at = format!("{}, hot", access.name());
             sheet.add(round, (map.name, ""), Metric::NsPerOperation, &at, ns);
         }

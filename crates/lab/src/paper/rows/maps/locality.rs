@@ -1,11 +1,10 @@
 //! Row hashfs-5: one-block operations on a file of 1 GiB, hot and cold.
 
 use super::add_counts;
-use super::sheet::{FENCES, LINES_READ, MapRow, PoolFile, ROUNDS, Sheet, WRITTEN, series};
-use crate::mapping::access::{Access, Accesses};
+use super::sheet::{FENCES, LINES_READ, MapRow, ROUNDS, Sheet, TwinFiles, WRITTEN, series};
+use crate::mapping::access::{Access, Accesses, Twins};
 use crate::mapping::contestant::{Contestant, others, present, reference, registered, tables};
-use crate::mapping::files::{Files, Layout, SCORE};
-use crate::mapping::pool::Opening;
+use crate::mapping::files::{Layout, SCORE};
 use crate::mapping::stopwatch::Stopwatch;
 use terrace_bench::comparison::Row;
 use terrace_bench::comparison::options::Options;
@@ -26,20 +25,19 @@ pub(super) struct Size {
     pub(super) blocks: u64,
     pub(super) hot: u64,
     pub(super) cold: u64,
-    pub(super) counted: u64,
     pub(super) holes: u64,
 }
 
 impl Size {
     pub(super) fn of(quick: bool) -> Size {
         match quick {
-            true => Size { blocks: 2048, hot: 200, cold: 10, counted: 50, holes: 400 },
-            false => Size { blocks: 1 << 18, hot: 100_000, cold: 200, counted: 4000, holes: 1 << 14 },
+            true => Size { blocks: 2048, hot: 200, cold: 50, holes: 400 },
+            false => Size { blocks: 1 << 18, hot: 100_000, cold: 4000, holes: 1 << 14 },
         }
     }
 
     pub(super) fn layout(&self) -> Layout {
-        let later = self.hot + self.cold + self.counted;
+        let later = self.hot + self.cold;
         Layout { holes: self.holes, later, ..Layout::new(1, self.blocks) }
     }
 }
@@ -71,39 +69,30 @@ fn notes(size: Size) -> Vec<String> {
     vec![
         format!(
             "A file of {} MiB, layout score {SCORE}, PM at most half full. Hot: {} operations; cold: {} operations, each \
-             after all lines of table, slot and map pages were taken out of the caches; counts: {} operations, distinct \
-             lines of each.",
+             after its lines have left the caches; counts are those of the cold operations, distinct lines of each.",
             (size.blocks * BLOCK_SIZE) >> 20,
             size.hot,
-            size.cold,
-            size.counted
+            size.cold
         ),
         "Times are those of the map alone: an insertion is its claim, its record with fence, and its stores in place, without \
-         inode and data. PM is DRAM here. Presence, free set and versions of blocks are volatile and not taken out of the \
-         caches."
+         inode and data. PM is DRAM here. Presence, free set and versions of blocks are volatile and stay in the \
+         caches, with code and page tables."
             .to_string(),
     ]
 }
 
 fn measure(site: &Site, map: &Contestant, round: usize, sheet: &mut Sheet, size: Size) -> Outcome<()> {
     let watch = Stopwatch::new(&*site.scratch.clock);
-    let seed = round as u64 + 1;
-    {
-        let file = PoolFile::new(site, map.name)?;
-        let mut files = Files::create(&file.path, map, size.layout(), seed, Opening::Counted)?;
-        for access in ALL {
-            let counts = Accesses::new(access, 1).count(&mut files, size.counted)?;
-            add_counts(sheet, round, map.name, &cold(access), &counts);
-        }
-    }
-    let file = PoolFile::new(site, map.name)?;
-    let mut files = Files::create(&file.path, map, size.layout(), seed, Opening::Bare)?;
+    let places = TwinFiles::new(site)?;
+    let mut twins = Twins::create(places.paths(), map, size.layout(), round as u64 + 1)?;
     for access in ALL {
-        let mut accesses = Accesses::new(access, 1);
-        let cold_ns = accesses.time_cold(&mut files, &watch, size.cold)?;
-        sheet.add(round, (map.name, ""), Metric::NsPerOperation, &cold(access), cold_ns);
-        let hot_ns = accesses.time_hot(&mut files, &watch, size.hot)?;
-        sheet.add(round, (map.name, ""), Metric::NsPerOperation, &hot(access), hot_ns);
+        let (counts, ns) = twins.cold(access, 1, &watch, size.cold)?;
+        add_counts(sheet, round, map.name, &cold(access), &counts);
+        sheet.add(round, (map.name, ""), Metric::NsPerOperation, &cold(access), ns);
+    }
+    for access in ALL {
+        let ns = Accesses::new(access, 1).time_hot(&mut twins.timed, &watch, size.hot)?;
+        sheet.add(round, (map.name, ""), Metric::NsPerOperation, &hot(access), ns);
     }
     Ok(())
 }

@@ -1,12 +1,11 @@
 //! Rows hashfs-8 and maps-hot: whole requests of the engine in this process, with each file map.
 
-use super::sheet::{FENCES, MapRow, PoolFile, Sheet, series};
-use crate::mapping::access::{Access, Accesses};
+use super::sheet::{FENCES, MapRow, PoolFile, Sheet, TwinFiles, series};
+use crate::mapping::access::{Access, Accesses, Twins, middle};
 use crate::mapping::contestant::{Contestant, present, reference, registered};
 use crate::mapping::engine_pool::EnginePool;
-use crate::mapping::files::{Files, LEAST_BETWEEN, Layout, SCORE};
+use crate::mapping::files::{LEAST_BETWEEN, Layout, SCORE};
 use crate::mapping::picks::Picks;
-use crate::mapping::pool::Opening;
 use crate::mapping::stopwatch::Stopwatch;
 use terrace_bench::comparison::Row;
 use terrace_bench::comparison::options::Options;
@@ -79,24 +78,27 @@ fn measure_shares(
         for (width, _, by) in WIDTHS {
             let mut into = vec![0; width as usize * BLOCK_BYTES];
             let count = (reads / by).max(4);
-            let offsets: Vec<u64> =
-                (0..count).map(|_| picks.below(blocks / width) * width * BLOCK_SIZE).collect();
-            let (ns, read) = watch.time(|| {
-                offsets.iter().try_for_each(|at| pool.fs.read(ino, *at, &mut into, Wait::Allowed).map(drop))
-            });
-            read?;
-            requests.push(ns / count as f64);
+            let mut times = Vec::new();
+            for _ in 0..count {
+                let at = picks.below(blocks / width) * width * BLOCK_SIZE;
+                let (ns, read) = watch.time(|| pool.fs.read(ino, at, &mut into, Wait::Allowed));
+                read?;
+                times.push(ns);
+            }
+            requests.push(middle(times));
         }
         pool.finish()?;
     }
-    let file = PoolFile::new(site, map.name)?;
+    let places = TwinFiles::new(site)?;
     let layout = Layout { filled: true, ..Layout::new(1, blocks) };
-    let mut files = Files::create(&file.path, map, layout, round as u64 + 1, Opening::Bare)?;
-    for ((width, at, by), request_ns) in WIDTHS.into_iter().zip(requests) {
+    let mut twins = Twins::create(places.paths(), map, layout, round as u64 + 1)?;
+    let mut cold = Vec::new();
+    for (width, _, by) in WIDTHS {
+        cold.push(twins.cold(Access::ReadRandom, width, &watch, (reads / by).clamp(4, 2000))?.1);
+    }
+    for ((width, at, by), (request_ns, cold_ns)) in WIDTHS.into_iter().zip(requests.into_iter().zip(cold)) {
         let count = (reads / by).max(4);
-        let hot_ns = Accesses::new(Access::ReadRandom, width).time_hot(&mut files, &watch, count)?;
-        let cold_ns =
-            Accesses::new(Access::ReadRandom, width).time_cold(&mut files, &watch, count.min(100))?;
+        let hot_ns = Accesses::new(Access::ReadRandom, width).time_hot(&mut twins.timed, &watch, count)?;
         sheet.add(round, (map.name, "request"), Metric::NsPerOperation, at, request_ns);
         sheet.add(round, (map.name, "map"), Metric::NsPerOperation, at, hot_ns);
         sheet.add(round, (map.name, "map cold"), Metric::NsPerOperation, at, cold_ns);
@@ -145,7 +147,7 @@ pub(crate) fn io_size(row: &Row, options: &Options) -> Outcome<()> {
         data_bytes: blocks * BLOCK_SIZE,
         notes: vec![format!(
             "Reads at random multiples of their length in a file of {} MiB, layout score {SCORE}, in process, PM alone. A share \
-             is the time of the map, measured in a pool of its own, by the time of the request; cold: with all lines of the \
+             is the time of the map, measured in a pool of its own, by the time of the request; cold: with the lines of the \
              map out of the caches.",
             (blocks * BLOCK_SIZE) >> 20
         )],

@@ -2,8 +2,8 @@
 //! the load of the pool and by the length of a request.
 
 use super::add_counts;
-use super::sheet::{LINES_READ, MapRow, PoolFile, ROUNDS, Sheet, WRITTEN, series};
-use crate::mapping::access::{Access, Accesses};
+use super::sheet::{LINES_READ, MapRow, PoolFile, ROUNDS, Sheet, TwinFiles, WRITTEN, series};
+use crate::mapping::access::{Access, Accesses, Twins};
 use crate::mapping::contestant::{Contestant, others, present, reference, registered, tables};
 use crate::mapping::files::{Files, Layout, SCORE};
 use crate::mapping::pool::Opening;
@@ -25,20 +25,19 @@ struct Point<'a> {
     at: &'a str,
 }
 
-/// How many operations are counted and timed.
+/// Operations of each point.
 #[derive(Clone, Copy)]
 struct Effort {
-    counted: u64,
     cold: u64,
 }
 
 impl Effort {
     fn of(quick: bool) -> Effort {
-        if quick { Effort { counted: 60, cold: 10 } } else { Effort { counted: 4000, cold: 150 } }
+        Effort { cold: if quick { 60 } else { 4000 } }
     }
 
     fn later(self) -> u64 {
-        self.counted.max(self.cold) * 2
+        self.cold * 2
     }
 }
 
@@ -51,7 +50,7 @@ fn blocks(quick: bool) -> u64 {
     if quick { 2048 } else { 1 << 18 }
 }
 
-/// Measures points on one set of files: counts in a pool that counts, cold times in a pool that does not.
+/// Measures points on one set of files, cold.
 fn measure_points(
     (site, map, round): (&Site, &Contestant, usize),
     sheet: &mut Sheet,
@@ -59,20 +58,12 @@ fn measure_points(
     effort: Effort,
     points: &[Point<'_>],
 ) -> Outcome<()> {
-    let seed = round as u64 + 1;
-    {
-        let file = PoolFile::new(site, map.name)?;
-        let mut files = Files::create(&file.path, map, layout, seed, Opening::Counted)?;
-        for Point { access, width, at } in points {
-            let counts = Accesses::new(*access, *width).count(&mut files, effort.counted)?;
-            add_counts(sheet, round, map.name, at, &counts);
-        }
-    }
     let watch = Stopwatch::new(&*site.scratch.clock);
-    let file = PoolFile::new(site, map.name)?;
-    let mut files = Files::create(&file.path, map, layout, seed, Opening::Bare)?;
+    let places = TwinFiles::new(site)?;
+    let mut twins = Twins::create(places.paths(), map, layout, round as u64 + 1)?;
     for Point { access, width, at } in points {
-        let ns = Accesses::new(*access, *width).time_cold(&mut files, &watch, effort.cold)?;
+        let (counts, ns) = twins.cold(*access, *width, &watch, effort.cold)?;
+        add_counts(sheet, round, map.name, at, &counts);
         sheet.add(round, (map.name, ""), Metric::NsPerOperation, at, ns);
     }
     Ok(())
@@ -82,9 +73,8 @@ fn notes(effort: Effort, first: String) -> Vec<String> {
     vec![
         first,
         format!(
-            "Times are cold: all lines of table, slots and map pages are taken out of the caches before each of {} operations. \
-             Counts are means of {} operations.",
-            effort.cold, effort.counted
+            "Counts and times of {} operations, each after its lines have left the caches; times are means of their middle half.",
+            effort.cold
         ),
     ]
 }
@@ -150,9 +140,7 @@ fn sizes(quick: bool) -> [(u64, u64, &'static str); 3] {
 
 /// Row hashfs-7: files of 4 KiB, 4 MiB and 4 GiB in pools of one size and load.
 pub(crate) fn file_size(row: &Row, options: &Options) -> Outcome<()> {
-    let (mut effort, quick) = (Effort::of(options.quick), options.quick);
-    // The table of a pool for 4 GiB has 60 MB, which leave the caches before each operation.
-    effort.cold = effort.cold.min(60);
+    let (effort, quick) = (Effort::of(options.quick), options.quick);
     let [.., (_, most, largest)] = sizes(quick);
     let pm_bytes = Some(Layout { later: effort.later(), ..Layout::new(1, most) }.pm_bytes());
     let accesses = [Access::ReadSequential, Access::ReadRandom, Access::Append];

@@ -1,7 +1,7 @@
 //! Figures of the rows about file maps, by series, place and unit; and the loop of their rounds.
 
 use crate::mapping::contestant::Contestant;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use terrace_bench::comparison::figure::Figure;
 use terrace_bench::comparison::options::Options;
 use terrace_bench::comparison::outcome::Result;
@@ -101,6 +101,19 @@ impl PoolFile {
         let path = site.scratch.memory.join(format!("{name}.pm"));
         let held = site.teardown.hold(Resource::File(path.clone()))?;
         Ok(PoolFile { path, _held: held })
+    }
+}
+
+/// Places of two pools.
+pub(super) struct TwinFiles([PoolFile; 2]);
+
+impl TwinFiles {
+    pub(super) fn new(site: &Site) -> Outcome<TwinFiles> {
+        Ok(TwinFiles([PoolFile::new(site, "counted")?, PoolFile::new(site, "timed")?]))
+    }
+
+    pub(super) fn paths(&self) -> [&Path; 2] {
+        self.0.each_ref().map(|file| file.path.as_path())
     }
 }
 

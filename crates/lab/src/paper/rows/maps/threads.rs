@@ -2,6 +2,7 @@
 //! say what may happen; times of more threads than cores are those of the kernel's scheduler.
 
 use super::sheet::{MapRow, PoolFile, Sheet, series};
+use crate::mapping::access::middle;
 use crate::mapping::contestant::{Contestant, reference, registered};
 use crate::mapping::files::{Files, Layout, SCORE};
 use crate::mapping::picks::Picks;
@@ -55,14 +56,6 @@ fn turns(shared: &Shared, watch: &Stopwatch, turns: u64, seed: u64) -> Outcome<(
         append_ns.push(ns);
     }
     Ok((middle(read_ns), middle(append_ns)))
-}
-
-/// The mean of the middle half.
-fn middle(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
-    let quarter = times.len() / 4;
-    let middle = &times[quarter..times.len() - quarter];
-    middle.iter().sum::<f64>() / middle.len().max(1) as f64
 }
 
 fn measure(site: &Site, map: &Contestant, round: usize, sheet: &mut Sheet, size: Size) -> Outcome<()> {
