@@ -229,7 +229,8 @@ impl Files {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mapping::contestant::registered;
+    use crate::mapping::contestant::{level_hash, page_cached, registered};
+    use std::collections::BTreeSet;
 
     fn files(map: &Contestant, layout: Layout) -> (Files, tempfile::TempDir) {
         let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
@@ -250,16 +251,21 @@ mod tests {
 
     #[test]
     fn every_map_gets_its_load_its_blocks_and_its_holes() {
-        for map in registered() {
-            let layout = Layout { holes: 40, load: 0.8, filled: true, ..Layout::new(3, 500) };
+        for map in registered().chain(page_cached()).chain([level_hash()]) {
+            let layout = Layout { holes: 40, load: 0.95, filled: true, ..Layout::new(3, 500) };
             let (files, _directory) = files(&map, layout);
             assert_eq!(files.holes.len(), 40, "{}", map.name);
-            let load = files.pool.load();
-            assert!((0.8..0.82).contains(&load), "{}: {load}", map.name);
+            let (load, mut places) = (files.pool.load(), BTreeSet::new());
+            assert!((0.95..0.97).contains(&load), "{}: {load}", map.name);
             for (file, inode) in files.inodes.iter().enumerate() {
                 for block in 0..500 {
                     let found = files.pool.map().lookup(inode, FileBlock(block)).unwrap();
                     assert_eq!(found.is_none(), files.holes.contains(&(file, block)), "{}", map.name);
+                    assert!(
+                        found.is_none_or(|found| places.insert(found.block)),
+                        "{}: a block twice",
+                        map.name
+                    );
                 }
             }
         }

@@ -83,8 +83,13 @@ impl PageCachedPm {
         }
     }
 
-    /// The copy of a range's page, if the range lies in a node.
-    fn page(&self, offset: PmOffset, length: usize) -> Option<Arc<Page>> {
+    /// Uses the copy of a range's page, if the range lies in a node.
+    fn with_words<T>(
+        &self,
+        offset: PmOffset,
+        length: usize,
+        act: impl FnOnce(&[AtomicU64]) -> T,
+    ) -> Option<T> {
         let block = offset.0 / BLOCK_SIZE;
         if offset < self.geometry.first_pool_block().offset()
             || offset.0 % BLOCK_SIZE + length as u64 > BLOCK_SIZE
@@ -94,19 +99,16 @@ impl PageCachedPm {
             return None;
         }
         let state = self.state.load(Ordering::Acquire);
-        let last = LAST.with_borrow(|last| match last {
-            Some((of, number, page)) if (*of, *number) == (state, block) => Some(page.clone()),
-            _ => None,
-        });
-        if last.is_some() {
-            return last;
-        }
-        if !self.is_node(block) {
-            return None;
-        }
-        let page = self.look_up(block)?;
-        LAST.set(Some((state, block, page.clone())));
-        Some(page)
+        LAST.with_borrow_mut(|last| {
+            let is_last = last.as_ref().is_some_and(|(of, number, _)| (*of, *number) == (state, block));
+            if !is_last {
+                if !self.is_node(block) {
+                    return None;
+                }
+                *last = Some((state, block, self.look_up(block)?));
+            }
+            last.as_ref().map(|(.., page)| act(page.words(offset, length)))
+        })
     }
 
     fn look_up(&self, block: u64) -> Option<Arc<Page>> {
@@ -161,6 +163,12 @@ impl Page {
     }
 }
 
+fn copy_out(words: &[AtomicU64], into: &mut [u8]) {
+    for (bytes, word) in into.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+        *bytes = word.load(Ordering::Acquire).to_le_bytes();
+    }
+}
+
 impl PmMedium for PageCachedPm {
     fn size(&self) -> u64 {
         self.below.size()
@@ -175,17 +183,14 @@ impl PmMedium for PageCachedPm {
     }
 
     fn read(&self, offset: PmOffset, into: &mut [u8]) -> Result<(), MediaError> {
-        let Some(page) = self.page(offset, into.len()) else { return self.below.read(offset, into) };
-        let words = page.words(offset, into.len());
-        for (bytes, word) in into.as_chunks_mut::<8>().0.iter_mut().zip(words) {
-            *bytes = word.load(Ordering::Acquire).to_le_bytes();
-        }
-        Ok(())
+        let copied = self.with_words(offset, into.len(), |words| copy_out(words, into));
+        copied.map_or_else(|| self.below.read(offset, into), Ok)
     }
 
     fn load_u64(&self, offset: PmOffset) -> Result<u64, MediaError> {
-        match self.page(offset, 8).as_ref().and_then(|page| page.words(offset, 8).first()) {
-            Some(word) => Ok(word.load(Ordering::Acquire)),
+        let word = |words: &[AtomicU64]| words.first().map(|word| word.load(Ordering::Acquire));
+        match self.with_words(offset, 8, word).flatten() {
+            Some(word) => Ok(word),
             None => self.below.load_u64(offset),
         }
     }
@@ -197,10 +202,12 @@ impl PmMedium for PageCachedPm {
     }
 
     fn store(&self, offset: PmOffset, bytes: &[u8]) -> Result<(), MediaError> {
-        if let Some(page) = self.page(offset, bytes.len()) {
-            for (bytes, word) in bytes.as_chunks::<8>().0.iter().zip(page.words(offset, bytes.len())) {
+        let store = |words: &[AtomicU64]| {
+            for (bytes, word) in bytes.as_chunks::<8>().0.iter().zip(words) {
                 word.store(u64::from_le_bytes(*bytes), Ordering::Release);
             }
+        };
+        if self.with_words(offset, bytes.len(), store).is_some() {
             return Ok(());
         }
         self.below.store(offset, bytes)?;
@@ -233,13 +240,9 @@ impl PmMedium for PageCachedPm {
         let begin = offset.0 / LINE_SIZE * LINE_SIZE;
         for line in (begin..offset.0.saturating_add(length)).step_by(LINE_SIZE as usize) {
             let mut bytes = [0; LINE_SIZE as usize];
-            match self.page(PmOffset(line), bytes.len()) {
+            match self.with_words(PmOffset(line), bytes.len(), |words| copy_out(words, &mut bytes)) {
                 None => self.below.write_back(PmOffset(line), LINE_SIZE),
-                Some(page) => {
-                    let words = page.words(PmOffset(line), bytes.len());
-                    for (bytes, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
-                        *bytes = word.load(Ordering::Acquire).to_le_bytes();
-                    }
+                Some(()) => {
                     // A write-back gives no error: a later access meets it.
                     let _ = self.below.write(PmOffset(line), &bytes);
                 }
