@@ -127,6 +127,30 @@ for row in hashfs-13 hashfs-14; do
     check "row $row runs in process" ycsb_row_runs $row
 done
 
+# File maps: every map of the registry is measured, and every figure is there.
+map_row_runs() { # ROW SERIES
+    paper "$1" --quick --rounds 2 --dir "$WORK/scratch" --out "$WORK/out" --json >row.json 2>row.err || {
+        cat row.err >&9
+        return 1
+    }
+    python3 - "${@:2}" <<'PY'
+import json, sys
+row = json.load(open("row.json"))
+assert not row["not_measured"] and row["verdicts"], row
+series = {figure["series"] for figure in row["figures"]}
+for name in sys.argv[1:]:
+    assert any(found == name or found.startswith(name + " ") for found in series), (name, series)
+assert all(figure["median"] is not None and len(figure["samples"]) == 2 for figure in row["figures"]), row["figures"]
+PY
+}
+for row in hashfs-5 hashfs-6 hashfs-7 hashfs-8 hashfs-9 hashfs-10 maps-hot maps-full; do
+    check "row $row runs in process" map_row_runs $row radix extent hashfs-linear
+done
+check "row hashfs-11 runs in process" map_row_runs hashfs-11 extent "extent in a page cache"
+check "row hashfs-12 runs in process" map_row_runs hashfs-12 radix hashfs-linear "extent in a page cache" "level hashing"
+check "row hashfs-4.9 runs in process" map_row_runs hashfs-4.9 hashfs-linear "level hashing"
+check "row maps-tiers runs in process" tiering_row_runs maps-tiers local
+
 # Both models of PM reach both mounts, and the row says where reads came from.
 emulated_pm_runs() { # MODEL
     paper dram-reads --quick --rounds 2 --class host --peers terrace,local --emulate-pm "$1" --dir "$WORK/scratch" \

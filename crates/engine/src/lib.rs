@@ -29,7 +29,7 @@ pub use background::Background;
 pub use engine::Engine;
 pub use memory_source::{Memory, MemorySource};
 pub use mkfs::{DeviceClass, FormatOptions, NewDevice, RootDirectory, format};
-pub use options::{MountOptions, PoolMedia};
+pub use options::{MakeMap, MountOptions, PoolMedia};
 pub use status::io::IoReport;
 pub use status::parameters::ParametersStatus;
 pub use status::placement::PlacementStatus;

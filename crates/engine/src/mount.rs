@@ -96,9 +96,14 @@ fn open_log(
     Ok((Arc::new(wal), recovery))
 }
 
-/// The file map that the superblock names.
-fn open_map(superblock: &Superblock, blocks: &Arc<BlockPool>) -> FsResult<Box<dyn FileMap>> {
-    Ok((registry::row_of(superblock.map_kind()).make)(blocks)?)
+/// The file map that the superblock names, or another one that is measured.
+fn open_map(
+    superblock: &Superblock,
+    options: &MountOptions,
+    blocks: &Arc<BlockPool>,
+) -> FsResult<Box<dyn FileMap>> {
+    let make = options.file_map.unwrap_or(registry::row_of(superblock.map_kind()).make);
+    Ok(make(blocks)?)
 }
 
 /// The choices of the mount that stay as they are.
@@ -144,7 +149,7 @@ pub fn mount(
     while planted(Mistake::MountScansPool) && blocks.scan_step()? {}
     let catalog = Arc::new(Catalog::new(Arc::clone(&blocks)));
     let devices = open_devices(&mut media, &superblock, &sizes, &catalog, &clock);
-    let map = open_map(&superblock, &blocks)?;
+    let map = open_map(&superblock, &options, &blocks)?;
     let geometry = superblock.geometry();
     let usable = geometry.block_count() - geometry.first_pool_block().0;
     let never_demotes = threshold_of(policy_id(&superblock, &options)) == Some(Threshold::None);

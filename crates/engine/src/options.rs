@@ -2,6 +2,8 @@
 
 use crate::memory_source::MemorySource;
 use std::sync::Arc;
+use terrace_blocks::BlockPool;
+use terrace_map::FileMap;
 use terrace_media::{BlockMedium, PmMedium};
 use terrace_placement::{Ablation, Home, Parameters, PolicyKind};
 use terrace_store::parts::mode::{InPlace, MetadataMoves};
@@ -62,7 +64,12 @@ pub struct MountOptions {
     /// References may be given back after the program's call that ended them has returned, as the kernel does: an operation
     /// that finds no space waits for references to files removed lately.
     pub late_references: bool,
+    /// Another file map instead of the superblock's, for measurements on a new pool: nothing else knows how to read it.
+    pub file_map: Option<MakeMap>,
 }
+
+/// Makes the file map of a mounted pool.
+pub type MakeMap = fn(&Arc<BlockPool>) -> terrace_wal::Result<Box<dyn FileMap>>;
 
 impl Default for MountOptions {
     fn default() -> Self {
@@ -87,6 +94,7 @@ impl Default for MountOptions {
             metadata_moves: MetadataMoves::WhenScarce,
             checkpoint_when_full: false,
             late_references: false,
+            file_map: None,
         }
     }
 }

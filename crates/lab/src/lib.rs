@@ -3,6 +3,7 @@
 //! process. `terrace bench smoke` and `terrace bench paper` start it.
 #![forbid(unsafe_code)]
 
+mod mapping;
 pub mod micro;
 pub mod paper;
 mod regret;

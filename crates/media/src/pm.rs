@@ -1,6 +1,7 @@
 //! Persistent memory (design 3).
 
 mod checked;
+mod counted;
 mod crash_image;
 mod emulated;
 pub(crate) mod fault;
@@ -12,6 +13,7 @@ mod poison;
 pub mod recorded;
 mod stores;
 
+pub use counted::{CountedPm, LineCounts};
 pub use crash_image::{CrashSnapshot, PendingLine};
 pub use emulated::{EmulatedPm, PmFloor, PmModel, PmSpeed};
 pub use image::PmImage;
@@ -153,7 +155,7 @@ macro_rules! fences {
         }
     )*};
 }
-fences!(dyn PmMedium + '_, EmulatedPm, RamPm, RecordedPm);
+fences!(dyn PmMedium + '_, CountedPm, EmulatedPm, RamPm, RecordedPm);
 
 /// Event counts of a PM medium.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

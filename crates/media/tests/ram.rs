@@ -208,3 +208,21 @@ fn a_huge_sparse_pm_file_is_refused() {
     file.set_len(1 << 20).unwrap();
     assert!(RamPm::open(&path, false).is_ok());
 }
+
+#[test]
+fn sparse_memory_is_given_at_the_first_touch_and_its_lines_leave_the_caches_unchanged() {
+    use std::os::unix::fs::MetadataExt;
+    let directory = shm();
+    let path = directory.path().join("pm");
+    let pm = RamPm::create_sparse(&path, 64 << 20).unwrap();
+    pm.prepare(PmOffset(0), pm.size());
+    pm.write(PmOffset(32 << 20), b"kept").unwrap();
+    pm.drop_from_caches(PmOffset((32 << 20) - 1), 66);
+    pm.drop_from_caches(PmOffset(64 << 20), 1);
+    let mut back = [0; 4];
+    pm.read(PmOffset(32 << 20), &mut back).unwrap();
+    assert_eq!(&back, b"kept");
+    let allocated = std::fs::metadata(&path).unwrap().blocks() * 512;
+    assert!((4096..=4 * MIB).contains(&allocated), "{allocated} bytes of memory");
+    assert!(RamPm::create_sparse(&path, MIB).is_err(), "there is a file");
+}

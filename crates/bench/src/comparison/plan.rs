@@ -49,6 +49,18 @@ pub enum Metric {
     EvictedPerOperation,
     /// Bytes that left PM for each operation without a write to a device.
     CleanEvictedPerOperation,
+    /// Cache lines of PM that an operation reads or stores to.
+    LinesPerOperation,
+    /// Waits for memory in an operation: loads that run side by side are one.
+    RoundsPerOperation,
+    /// Fences of an operation.
+    FencesPerOperation,
+    /// Blocks of PM.
+    Blocks,
+    /// A quotient of two figures.
+    Ratio,
+    /// Time of the file map by the time of a whole request.
+    ShareOfRequest,
 }
 
 /// "p99.9 ≤ max(20 × median, 2 ms)".
@@ -68,6 +80,12 @@ impl Metric {
             Metric::TailByLimit => "of the limit",
             Metric::Failures => "writes",
             Metric::NsPerOperation => "ns/operation",
+            Metric::LinesPerOperation => "lines/operation",
+            Metric::RoundsPerOperation => "rounds/operation",
+            Metric::FencesPerOperation => "fences/operation",
+            Metric::Blocks => "blocks",
+            Metric::Ratio => "ratio",
+            Metric::ShareOfRequest => "of a request",
             _ => "ns",
         }
     }
@@ -78,8 +96,14 @@ impl Metric {
             Metric::BytesPerS => measure.bytes_per_s(),
             Metric::MedianLatencyNs => measure.latency_median_ns as f64,
             Metric::Seconds => measure.elapsed_ns as f64 / 1e9,
-            // Computed from traces, not from a load.
-            Metric::ShareOfOptimum => f64::NAN,
+            // Computed, not from a load.
+            Metric::ShareOfOptimum
+            | Metric::LinesPerOperation
+            | Metric::RoundsPerOperation
+            | Metric::FencesPerOperation
+            | Metric::Blocks
+            | Metric::Ratio
+            | Metric::ShareOfRequest => f64::NAN,
             Metric::P99LatencyNs => measure.latency_p99_ns as f64,
             Metric::P999LatencyNs => measure.latency_p999_ns as f64,
             Metric::MaxLatencyNs => measure.latency_max_ns as f64,

@@ -216,7 +216,8 @@ impl Site {
         let size = subject.pm_bytes.to_string();
         let words = ["mkfs", "--pm-size", &size, "--force", "--tier"].map(OsStr::new);
         let rest = [device.path.as_os_str(), OsStr::new("--pm"), pm.as_os_str()];
-        run(&self.terrace, words.into_iter().chain(rest))?;
+        let map = subject.tuning.map.iter().flat_map(|map| ["--map", map]).map(OsStr::new);
+        run(&self.terrace, words.into_iter().chain(rest).chain(map))?;
         Ok((pm, device, held))
     }
 

@@ -87,7 +87,7 @@ impl Peer {
     }
 }
 
-/// Mount options of Terrace that differ from the defaults.
+/// Options of Terrace that differ from the defaults, of mount and of mkfs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Tuning {
     /// Name of the policy.
@@ -108,6 +108,9 @@ pub struct Tuning {
     /// Speed of emulated PM, as the mount option `emulate-pm` has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub emulate_pm: Option<String>,
+    /// File map of the pool; without a name that of mkfs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub map: Option<&'static str>,
     /// A partial write of a cold block reads the block first. In process only: there is no such mount option.
     pub no_partial_shadows: bool,
 }

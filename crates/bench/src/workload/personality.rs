@@ -21,6 +21,8 @@ use std::io;
 pub enum Personality {
     /// Delete, create whole, append, read whole, stat; reads to writes 1 : 2, requests of 16 KiB.
     Fileserver,
+    /// As `Fileserver`, with reads of 1 MiB ([HashFS table 2]).
+    FileserverWhole,
     /// Ten files read whole by 1 MiB, then 16 KiB appended to a log.
     Webserver,
     /// Delete, create with one append, five files read whole by 1 MiB, an append to a log.
@@ -30,14 +32,14 @@ pub enum Personality {
 }
 
 impl Personality {
-    /// Every personality.
+    /// Every personality of filebench.
     pub const ALL: [Personality; 4] =
         [Personality::Fileserver, Personality::Webserver, Personality::Webproxy, Personality::Varmail];
 
     /// The name of the personality.
     pub fn name(self) -> &'static str {
         match self {
-            Personality::Fileserver => "fileserver",
+            Personality::Fileserver | Personality::FileserverWhole => "fileserver",
             Personality::Webserver => "webserver",
             Personality::Webproxy => "webproxy",
             Personality::Varmail => "varmail",
@@ -81,7 +83,7 @@ impl Personality {
     /// Files per directory: filebench's `meandirwidth`; a width of a million means a single directory.
     fn per_directory(self) -> u64 {
         match self {
-            Personality::Fileserver | Personality::Webserver => 20,
+            Personality::Fileserver | Personality::FileserverWhole | Personality::Webserver => 20,
             Personality::Webproxy | Personality::Varmail => u64::MAX,
         }
     }
@@ -243,7 +245,7 @@ pub(crate) fn run(
 impl Flow<'_> {
     fn turn(&mut self, tally: &mut Tally) -> io::Result<()> {
         match self.which {
-            Personality::Fileserver => self.fileserver(tally),
+            Personality::Fileserver | Personality::FileserverWhole => self.fileserver(tally),
             Personality::Webserver => {
                 for _ in 0..10 {
                     self.read_one(tally)?;

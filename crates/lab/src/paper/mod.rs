@@ -83,11 +83,49 @@ const fn row(
     PaperRow { about: Row { id, sentence, published, shape }, built }
 }
 
-use rows::{anticache, databases, filebench, predict, predictor_cost, random, regret, tiering, ycsb};
+use rows::{anticache, databases, filebench, maps, predict, predictor_cost, random, regret, tiering, ycsb};
 
 /// All rows, in the order of docs/evaluation.md.
 #[rustfmt::skip]
-const ROWS: [PaperRow; 37] = [
+const ROWS: [PaperRow; 50] = [
+    row("hashfs-5", "Look-ups and insertions of one block of a file of 1 GiB by each file map, hot and cold",
+        "cold reads: global maps up to 15 times faster; HashFS inserts 14 to 20 times faster than all others; hot sequential reads alike",
+        "cold look-ups in lines and rounds: hashfs-linear 1.3 and 1.1, cuckoo 2 and 1, radix 3 and 3, extent more; hot sequential reads within 2 times; HashFS inserts write a line fewer and read fewest",
+        Built::Own(maps::locality::locality)),
+    row("hashfs-6", "As hashfs-5, cold, with layout scores of 1.0 and 0.7",
+        "reads: only the extent tree suffers; insertions: all that use an allocator get slower, HashFS does not",
+        "extent reads at least twice the lines; the others within 5 %", Built::Own(maps::shape::fragmentation)),
+    row("hashfs-7", "As hashfs-5, cold, with files of 4 KiB, 4 MiB and 4 GiB",
+        "trees grow, random reads by 34 %; hash maps are constant",
+        "hash maps within 5 %; radix from one round to four", Built::Own(maps::shape::file_size)),
+    row("hashfs-8", "Reads of 4 KiB, 64 KiB and 1 MiB in process: the share of the file map",
+        "the gap closes with the size; radix takes 3 % of the I/O path at 1 MiB and is the best there",
+        "radix at most 3 % of a read of 1 MiB; hashfs between radix and hashfs-linear from 64 KiB on",
+        Built::Own(maps::requests::io_size)),
+    row("hashfs-9", "As hashfs-5, cold, in PM that is 80 and 95 % full; absent blocks with and without presence",
+        "at 95 % HashFS reads 12 to 14 % slower than cuckoo; both beat the trees",
+        "hashfs-linear reads more lines than cuckoo at 95 %; both take fewer rounds than the trees", Built::Own(maps::shape::utilisation)),
+    row("hashfs-10", "Reads and appends of one file by one thread and two",
+        "at most 13 % growth to eight threads, the order is unchanged", "growth within 5 % of that of the radix tree",
+        Built::Own(maps::threads::threads)),
+    row("hashfs-11", "The extent tree in place and in a page cache, a million operations on a file of 1 GiB",
+        "in place wins, in reads and insertions", "in place is not slower", Built::Own(maps::baselines::page_cache)),
+    row("hashfs-12", "filebench fileserver and webproxy in process on emulated PM, every file map, extents in a page cache, level hashing",
+        "fileserver: HashFS +26 % over extents in a page cache, radix −10 %, level hashing below the baseline; webproxy within 2 %",
+        "the order with intervals; level hashing is not above HashFS", Built::Own(maps::flows::filebench)),
+    row("hashfs-4.9", "Level hashing as a file map, beside HashFS",
+        "loses to HashFS everywhere", "not fewer lines or rounds than HashFS", Built::Own(maps::baselines::level_hashing)),
+    row("maps-hot", "Overwrites, appends and reads of 4 KiB in process, hot, with each file map",
+        NOBODY, "HashFS at most 1.25 times the radix tree, cuckoo and extent 1.4 times; as many fences; one block overwritten for ever: HashFS at most 1.3 times",
+        Built::Own(maps::requests::hot)),
+    row("maps-tiers", "fileserver, webproxy and varmail in process, PM for 6 % of the data over a SATA device, with each file map",
+        NOBODY, "every map at least 0.93 of the radix tree; hashfs-linear is shown", Built::Plan(maps::flows::tiers)),
+    row("maps-full", "Insertions into PM that is 95 % full, until no block is free",
+        NOBODY, "HashFS and cuckoo take data until no block is free; an insertion at 95 % takes at most 10 ms",
+        Built::Own(maps::full::full)),
+    row("maps-range", "Look-ups of 1, 16 and 256 blocks by each file map, cold, in PM that is 80 % full",
+        NOBODY, "16 blocks: hashfs at least 1.8 times faster than hashfs-linear, with 1.8 times fewer lines; one block: at most twice the lines",
+        Built::Own(maps::shape::ranges)),
     row("hashfs-13", "YCSB A to F over LevelDB in process, four threads with a database of a quarter each, every file map",
         "HashFS 10 to 45 % above page-cached extents on F; radix and cuckoo 2 to 4 % behind it, extents 13 % on C and F; A and E within 3 %",
         "the order; A and E within 5 % of each other", Built::Own(ycsb::four_threads)),

@@ -5,7 +5,20 @@ use std::collections::BTreeSet;
 use terrace_bench::comparison::plan::{Cell, Must, Work};
 
 /// The rows that must exist. A row may state that it is not built, but may not be absent.
-const WANTED: [&str; 37] = [
+const WANTED: [&str; 50] = [
+    "hashfs-8",
+    "hashfs-12",
+    "maps-hot",
+    "maps-tiers",
+    "hashfs-10",
+    "hashfs-11",
+    "hashfs-4.9",
+    "maps-full",
+    "hashfs-5",
+    "hashfs-6",
+    "hashfs-7",
+    "hashfs-9",
+    "maps-range",
     "hashfs-13",
     "hashfs-14",
     "tpfs-8",

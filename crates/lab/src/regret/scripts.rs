@@ -109,7 +109,7 @@ pub(crate) const VARIANTS: [Variant; 3] = [
 /// Turns of a personality: some rounds through its files.
 fn turns(which: Personality) -> u64 {
     match which {
-        Personality::Fileserver | Personality::Webserver => 300,
+        Personality::Fileserver | Personality::FileserverWhole | Personality::Webserver => 300,
         Personality::Webproxy => 40_000,
         Personality::Varmail => 20_000,
     }

@@ -218,6 +218,35 @@ impl Kernels {
     }
 }
 
+impl Kernels {
+    /// Takes the lines that a range touches out of all caches, and waits until they are out.
+    ///
+    /// The instruction was chosen when the kernels were: asking the processor again would end in the hypervisor of a
+    /// virtual machine, which leaves the processor much colder than the lines.
+    ///
+    /// # Safety
+    /// The range is mapped.
+    pub(crate) unsafe fn drop_lines(&self, at: *mut u8, length: usize) {
+        #[cfg(target_arch = "x86_64")]
+        if length > 0 {
+            let skew = at as usize & 63;
+            let kind = match self.write_back {
+                WriteBack::Clflush => WriteBack::Clflush,
+                // `clwb` leaves the line in the cache.
+                WriteBack::Clwb | WriteBack::Clflushopt => WriteBack::Clflushopt,
+            };
+            // SAFETY: the first line holds `at`, the last the range's last byte: all mapped. A processor with `clwb` has
+            // `clflushopt`; `mfence` changes no data.
+            unsafe {
+                write_back_lines(kind, at.sub(skew), (skew + length).div_ceil(64));
+                std::arch::asm!("mfence", options(nostack, preserves_flags));
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = (at, length);
+    }
+}
+
 /// Orders every store and write-back before it ahead of every one after it.
 #[inline]
 pub(crate) fn fence() {

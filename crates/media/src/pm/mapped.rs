@@ -52,6 +52,8 @@ pub struct RamPm {
     writable: bool,
     battery_backed: bool,
     backing: Backing,
+    /// No range is populated in advance.
+    sparse: bool,
     shards: Box<[Shard; COUNTER_SHARDS]>,
     path: PathBuf,
     access: Access,
@@ -80,6 +82,25 @@ impl RamPm {
             let _ = std::fs::remove_file(path);
         })?;
         Self::map(file, path, access, true)
+    }
+
+    /// As [`Self::create`], but the kernel gives memory to a page when it is touched first. For measurements of structures
+    /// whose blocks are never touched: a store may meet a lack of memory, which a pool with content may not.
+    ///
+    /// # Errors
+    /// As [`Self::create`].
+    pub fn create_sparse(path: impl AsRef<Path>, size: u64) -> Result<RamPm, OpenError> {
+        let path = path.as_ref();
+        check_size(path, size)?;
+        let file = create_new(path)?;
+        let access = Access { uid: rustix::process::geteuid().as_raw(), mode: 0o600, block_device: false };
+        let resized = lock_exclusive(&file, path)
+            .and_then(|()| file.set_len(size).map_err(|error| OpenError::io(path, "set the size", error)));
+        resized.inspect_err(|_| {
+            // the first error is the one to report
+            let _ = std::fs::remove_file(path);
+        })?;
+        Ok(RamPm { sparse: true, ..Self::map_whole(file, path, access, (size, true))? })
     }
 
     /// Makes an existing PM file anew: `size` zero bytes, fully allocated, opened. Its old content is lost.
@@ -112,6 +133,15 @@ impl RamPm {
         let size = metadata.len() / BLOCK_SIZE * BLOCK_SIZE;
         check_size(path, size)?;
         refuse_hollow(&file, path, size, writable)?;
+        Self::map_whole(file, path, access, (size, writable))
+    }
+
+    fn map_whole(
+        file: File,
+        path: &Path,
+        access: Access,
+        (size, writable): (u64, bool),
+    ) -> Result<RamPm, OpenError> {
         let bytes = usize::try_from(size)
             .map_err(|_| OpenError::InvalidSize { path: path.to_path_buf(), size_bytes: size })?;
         let mapping = Mapping::new(&file, path, bytes, writable)?;
@@ -126,6 +156,7 @@ impl RamPm {
             writable,
             battery_backed: false,
             backing,
+            sparse: false,
             shards: Box::new(std::array::from_fn(|_| Shard::default())),
             path: path.to_path_buf(),
             access,
@@ -149,6 +180,14 @@ impl RamPm {
     /// The path.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Takes the lines of a range out of the processor's caches: the next access finds them in memory. For measurements.
+    pub fn drop_from_caches(&self, offset: PmOffset, length: u64) {
+        if self.holds(offset.0, length) {
+            // SAFETY: in bounds.
+            unsafe { self.kernels.drop_lines(self.base.add(offset.0 as usize), length as usize) };
+        }
     }
 
     /// Owner and permissions as they were when it was opened.
@@ -385,6 +424,9 @@ impl PmMedium for RamPm {
     }
 
     fn prepare(&self, offset: PmOffset, length: u64) {
+        if self.sparse {
+            return;
+        }
         let clamp = |bytes: u64| bytes.min(self.size) as usize;
         self.mapping.prepare(clamp(offset.0), clamp(length), self.writable);
     }
