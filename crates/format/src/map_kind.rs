@@ -1,6 +1,6 @@
 //! Kinds of file maps: the number in the superblock, and the feature bit that goes with it.
 
-use crate::version::{EXTENT_MAP, HASHFS_LINEAR_MAP, HASHFS_MAP, RADIX_MAP};
+use crate::version::{EXTENT_MAP, HASHFS_LINEAR_MAP, HASHFS_MAP, INCOMPATIBLE, RADIX_MAP};
 
 /// A kind of file map. A pool has one kind; mkfs chooses it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -39,6 +39,12 @@ impl MapKind {
             MapKind::HashfsLinear => HASHFS_LINEAR_MAP,
             MapKind::Hashfs => HASHFS_MAP,
         }
+    }
+
+    /// The name in options and reports: that of its feature without "-map".
+    pub fn name(self) -> &'static str {
+        let row = INCOMPATIBLE.iter().find(|row| row.bit == self.feature());
+        row.map_or("", |row| row.name.trim_end_matches("-map"))
     }
 
     /// Whether the block table is the map.
