@@ -58,7 +58,24 @@ for map in $maps; do
     check_pool
     mount_pool
     [ "$(sha256sum <"$mnt/random")" = "$sum" ] || fail "$map: another content after a mount"
+    case $map in
+    hashfs*)
+        "$TERRACE" status "$mnt" --json | python3 -c '
+import json, sys
+table = json.load(sys.stdin)["table"]
+assert 0 < table["load_percent"] <= 100 and table["reach"] >= 64 and table["far_searches"] >= 0, table' ||
+            fail "status of the mount does not tell the load of $map"
+        ;;
+    esac
     umount_pool
+    "$TERRACE" check "$pool" --json | python3 -c '
+import json, sys
+found, name = json.load(sys.stdin)["summary"]["map"], sys.argv[1]
+assert found["name"] == name and 0 < found["load_percent"] <= 100, found
+is_table = name.startswith("hashfs")
+assert (found["longest_distance"] is not None) == is_table, found
+assert not is_table or found["longest_distance"] < found["reach"], found' "$map" ||
+        fail "check does not tell the load of $map"
     for change in "1 0 0" "0 0 0" "99 0 0" "$number 0 1" "$number $((64 << (number - 1))) 0"; do
         cp "$pool" sound.pm
         # shellcheck disable=SC2086 # three words

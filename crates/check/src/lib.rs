@@ -46,7 +46,7 @@ pub use code::{CODES, Code, CodeRow, Severity};
 pub use options::Options;
 pub use phases::{PHASES, Phase};
 pub use pool_view::PoolView;
-pub use report::{Finding, OUTPUT_VERSION, PmBlocks, Report, Summary};
+pub use report::{Finding, MapSummary, OUTPUT_VERSION, PmBlocks, Report, Summary};
 
 use terrace_format::superblock::Superblock;
 
@@ -76,5 +76,9 @@ pub fn judge(
 ) -> Report {
     let mut checker = checker::Checker::new(pool, *options, superblock, overlay, findings, summary);
     phases::run(&mut checker);
+    let (map, free) = (checker.geometry.map, checker.summary.pm_blocks.free);
+    let slots = checker.geometry.block_count() - checker.geometry.first_pool_block().0;
+    checker.summary.map.name = map.name();
+    checker.summary.map.load_percent = slots.saturating_sub(free) * 100 / slots.max(1);
     checker.findings.into_report(checker.summary)
 }

@@ -56,6 +56,19 @@ pub struct PmBlocks {
     pub checksums: u64,
 }
 
+/// The file map of a pool.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct MapSummary {
+    /// Its name.
+    pub name: &'static str,
+    /// Blocks of the pool in use, in percent: the load of the table where the block table is the map.
+    pub load_percent: u64,
+    /// Where the block table is the map: the largest distance of a block from its home, in slots of its search.
+    pub longest_distance: Option<u64>,
+    /// Where the block table is the map: the stored bound of all distances.
+    pub reach: Option<u64>,
+}
+
 /// Counts of the pool's content.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Summary {
@@ -77,6 +90,8 @@ pub struct Summary {
     pub bytes: u64,
     /// PM blocks by owner.
     pub pm_blocks: PmBlocks,
+    /// The file map.
+    pub map: MapSummary,
     /// Blocks of cold extents.
     pub cold_blocks: u64,
     /// Cold blocks read and compared with their checksum (with `read_cold`).

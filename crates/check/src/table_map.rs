@@ -39,6 +39,7 @@ fn table_map(checker: &mut Checker<'_>) -> Rc<TableMap> {
     if reach == 0 || reach > most {
         checker.report(Code::HashReach, || format!("{reach} of at most {most}"));
     }
+    checker.summary.map.reach = Some(reach);
     let map = Rc::new(TableMap { blocks, homes, reach });
     checker.table_map = Some(Rc::clone(&map));
     map
@@ -82,6 +83,8 @@ pub(crate) fn walk_table_map(checker: &mut Checker<'_>, record: &mut InodeRecord
         }
         let home = map.homes.home(Ino(ino.into()), FileBlock(block));
         let distance = map.homes.distance(home, PmBlock(place));
+        let longest = &mut checker.summary.map.longest_distance;
+        *longest = Some(distance.max(longest.unwrap_or(0)));
         if distance >= map.reach {
             let reach = map.reach;
             checker.report(Code::HashFar, || {

@@ -45,7 +45,14 @@ fn each_single_damage_gives_its_code() {
         (Image::with_packed(), PACKED),
     ];
     for (sound, damages) in maps {
-        assert_eq!(sound.check().findings, []);
+        let report = sound.check();
+        assert_eq!(report.findings, []);
+        let (kind, found) = (sound.geometry.map, report.summary.map);
+        assert_eq!((found.name, found.longest_distance.is_some()), (kind.name(), kind.is_table()));
+        assert!(
+            found.longest_distance < Some(512) && found.reach.is_none_or(|reach| reach == 512),
+            "{found:?}"
+        );
         for (row, (code, damage)) in damages.iter().enumerate() {
             let mut image = sound.clone();
             damage(&mut image);

@@ -1,6 +1,8 @@
 //! Kinds of file maps: the number in the superblock, and the feature bit that goes with it.
 
-use crate::version::{CUCKOO_MAP, EXTENT_MAP, HASHFS_LINEAR_MAP, HASHFS_MAP, PACKED_MAP, RADIX_MAP};
+use crate::version::{
+    CUCKOO_MAP, EXTENT_MAP, HASHFS_LINEAR_MAP, HASHFS_MAP, INCOMPATIBLE, PACKED_MAP, RADIX_MAP,
+};
 
 /// A kind of file map. A pool has one kind; mkfs chooses it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -46,6 +48,12 @@ impl MapKind {
             MapKind::Hashfs => HASHFS_MAP,
             MapKind::Packed => PACKED_MAP,
         }
+    }
+
+    /// The name in options and reports: that of its feature without "-map".
+    pub fn name(self) -> &'static str {
+        let row = INCOMPATIBLE.iter().find(|row| row.bit == self.feature());
+        row.map_or("", |row| row.name.trim_end_matches("-map"))
     }
 
     /// Whether the owners of blocks are the map: the place of a block is chosen by its home.

@@ -37,6 +37,10 @@ mod tests {
     fn the_registry_has_a_row_for_each_kind() {
         assert!(MAPS.iter().map(|row| row.kind).eq(MapKind::ALL.iter().copied()));
         assert!(MapKind::ALL.iter().all(|kind| row_of(*kind).kind == *kind));
+        assert!(
+            MAPS.iter().all(|row| row.name == row.kind.name()),
+            "the names of maps and of their features"
+        );
         assert_eq!(name_of(0), None);
     }
 }

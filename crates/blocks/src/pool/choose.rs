@@ -22,7 +22,8 @@ const GROUPS_LOOKED_AT: usize = 8;
 const CROWDED_SLOTS: usize = 16;
 /// Distance to which passed slots are looked at: beyond it most are in use.
 const MOST_JUDGED_SLOTS: u64 = 256;
-/// Windows of groups that a search walks; behind them it compares all free slots, which are few then.
+/// Windows of groups that a search walks. Where all of them are full, few slots of the pool are free, and the search compares
+/// these.
 const WALKED_WINDOWS: u64 = 64;
 
 impl BlockPool {
@@ -103,7 +104,7 @@ impl BlockPool {
         let mut window = 0;
         loop {
             if is_read && window == WALKED_WINDOWS {
-                return self.nearest_free(hashed, space, home);
+                return nearest_free(hashed, space, home);
             }
             let groups = homes.window(home, window);
             let mut is_over = true;
@@ -129,19 +130,6 @@ impl BlockPool {
         }
     }
 
-    /// The free slot with the least distance, where free slots are so few that none is in the first windows.
-    fn nearest_free(&self, hashed: &Hashed, space: &mut Space, home: Home) -> Option<u64> {
-        let (mut from, mut nearest) = (self.first.0, None);
-        while let Some(bit) = space.free.first_from(from) {
-            let distance = hashed.homes.distance(home, PmBlock(bit));
-            if nearest.is_none_or(|(least, _)| distance < least) {
-                nearest = Some((distance, bit));
-            }
-            from = bit + 1;
-        }
-        nearest.map(|(_, bit)| bit)
-    }
-
     /// Pages fill groups of 16 blocks at hashed places: put lowest first they would be one long cluster, which every
     /// search with a home there passes.
     fn choose_page(&self, hashed: &Hashed, space: &mut Space) -> Option<u64> {
@@ -163,4 +151,17 @@ impl BlockPool {
         let home = hashed.homes.page_home(space.page_groups);
         self.choose_from(hashed, space, home)
     }
+}
+
+/// The free slot with the least distance, where free slots are so few that none is in the first windows.
+fn nearest_free(hashed: &Hashed, space: &mut Space, home: Home) -> Option<u64> {
+    let (mut from, mut nearest) = (0, None);
+    while let Some(bit) = space.free.first_from(from) {
+        let distance = hashed.homes.distance(home, PmBlock(bit));
+        if nearest.is_none_or(|(least, _)| distance < least) {
+            nearest = Some((distance, bit));
+        }
+        from = bit + 1;
+    }
+    nearest.map(|(_, bit)| bit)
 }

@@ -178,6 +178,11 @@ fn show(found: &Value, verbose: bool) {
     let words = [("map", &found["map"]), ("policy", &found["policy"]), ("data", &found["data_mode"])];
     let mut parts: Vec<String> =
         words.iter().map(|(name, value)| format!("{name} {}", text(value))).collect();
+    let table = &found["table"];
+    if let Some(load) = table["load_percent"].as_f64() {
+        let (reach, far) = (text(&table["reach"]), text(&table["far_searches"]));
+        parts.insert(1, format!("({load:.0} % full, reach {reach}, {far} far searches)"));
+    }
     if !found["threshold"].is_null() {
         parts.push(format!("threshold {} %", text(&found["threshold"])));
     }

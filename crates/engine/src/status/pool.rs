@@ -59,6 +59,8 @@ pub struct FsStatus {
     pub tiers: Vec<TierStatus>,
     /// Kind of file map.
     pub map: &'static str,
+    /// The block table, where it is the file map.
+    pub table: Option<TableStatus>,
     /// Policy in force.
     pub policy: &'static str,
     /// Data mode: atomic or ordered.
@@ -91,6 +93,17 @@ pub struct FsStatus {
     pub panics: Vec<StepPanics>,
     /// False when PM or a device had errors, or a background step panicked.
     pub healthy: bool,
+}
+
+/// A block table that is the file map.
+#[derive(Debug, Clone, Serialize)]
+pub struct TableStatus {
+    /// Blocks in use, in percent.
+    pub load_percent: f64,
+    /// The stored reach: distances of blocks from their homes, in slots, are below the reach.
+    pub reach: u64,
+    /// How often since the mount the first free slot of a block was more than 64 slots from its home.
+    pub far_searches: u64,
 }
 
 /// A background step that panicked.
@@ -126,6 +139,7 @@ pub fn status(engine: &Engine) -> FsResult<FsStatus> {
         label: String::from_utf8_lossy(&label).into_owned(),
         tiers,
         map: terrace_map::registry::name_of(engine.store.persistent.superblock().map).unwrap_or("unknown"),
+        table: table_status(engine)?,
         policy: engine.store.steering.policy().name(),
         data_mode: if engine.store.mode.data_ordered { "ordered" } else { "atomic" },
         threshold: engine
@@ -157,6 +171,17 @@ pub fn status(engine: &Engine) -> FsResult<FsStatus> {
         panics,
         healthy,
     })
+}
+
+fn table_status(engine: &Engine) -> FsResult<Option<TableStatus>> {
+    let blocks = engine.store.persistent.blocks();
+    let Some(hashed) = blocks.hashed() else { return Ok(None) };
+    let (usage, at) = (blocks.usage(), blocks.wal().geometry().map_reach());
+    Ok(Some(TableStatus {
+        load_percent: (usage.total - usage.free) as f64 * 100.0 / usage.total as f64,
+        reach: engine.store.persistent.pm().load_u64(at)?,
+        far_searches: hashed.far_searches(),
+    }))
 }
 
 fn log_status(engine: &Engine) -> LogStatus {
