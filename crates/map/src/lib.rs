@@ -10,10 +10,12 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+pub mod cursor;
 pub mod extent;
 pub mod file_map;
 pub mod hashfs;
 pub mod inode_file;
+pub mod map_inode;
 pub mod map_row;
 pub mod radix_tree;
 pub mod registry;
@@ -25,6 +27,7 @@ mod radix_change;
 mod radix_prune;
 mod radix_read;
 
+pub use cursor::Cursor;
 pub use extent::ExtentTree;
 pub use file_map::{FileMap, MapInode, Mapping};
 pub use inode_file::InodeFileMap;

@@ -59,6 +59,7 @@ pub enum Mistake {
     FetchKeepsChanged,
     HashTakenForName,
     EntryReferenceStays,
+    CursorIgnoresVersion,
 }
 
 /// Every mistake: its name on command lines, and what is wrong.
@@ -257,6 +258,11 @@ pub const MISTAKES: &[(Mistake, &str, &str)] = &[
         Mistake::EntryReferenceStays,
         "entry-reference-stays",
         "the reference to an entry of readdirplus that the kernel did not take stays",
+    ),
+    (
+        Mistake::CursorIgnoresVersion,
+        "cursor-ignores-version",
+        "a cursor of a file map is believed at a changed version of its leaf",
     ),
 ];
 

@@ -10,7 +10,7 @@ use terrace_blocks::{BlockPool, Purpose, Target};
 use terrace_format::map_kind::MapKind;
 use terrace_format::{FileBlock, Geometry, Ino, PmBlock};
 use terrace_map::file_map::{Freed, MapChange};
-use terrace_map::{FileMap, InodeFileMap, MAPS, MapInode, MapRow, Mapping};
+use terrace_map::{Cursor, FileMap, InodeFileMap, MAPS, MapInode, MapRow, Mapping};
 use terrace_media::PmMedium;
 use terrace_runtime::{Clock, SystemClock};
 use terrace_wal::{Result, Tx, Wal};
@@ -118,9 +118,9 @@ fn of_map(directory: &str, kind: &MapRow, step: u64) -> Outcome<()> {
     Ok(())
 }
 
-/// Each block keeps its mapping, or gets one that is no neighbour's either.
+/// Changes of a block at a time, in order and at random. A change gives each block its own mapping back.
 fn changes(wal: &Wal, map: &dyn FileMap, blocks: &BlockPool, inode: &MapInode, step: u64) -> Result<()> {
-    let mut tx = Tx::new();
+    let (mut tx, cursor) = (Tx::new(), Cursor::default());
     for (name, place) in [("in order", in_order as fn(u64) -> FileBlock), ("random", scattered)] {
         row(&format!("missing_room of 1, {name}"), CALLS, |call| {
             let block = place(call);
@@ -133,6 +133,14 @@ fn changes(wal: &Wal, map: &dyn FileMap, blocks: &BlockPool, inode: &MapInode, s
             let block = place(call);
             if let Some(new) = mapping(blocks, block.0, step) {
                 black_box(map.exchange(&mut tx, inode, block, new)?.is_some());
+            }
+            Ok(())
+        })?;
+        row(&format!("exchange of 1, {name}, without commit, with a cursor"), CALLS, |call| {
+            tx.clear();
+            let block = place(call);
+            if let Some(new) = mapping(blocks, block.0, step) {
+                black_box(map.exchange_with(&cursor, &mut tx, inode, block, new)?.is_some());
             }
             Ok(())
         })?;
@@ -162,15 +170,25 @@ fn inode_file(wal: &Wal, blocks: &Arc<BlockPool>, page: PmBlock) -> Result<()> {
 }
 
 fn look_ups(map: &dyn FileMap, inode: &MapInode) -> Result<()> {
+    let cursor = Cursor::default();
     for (name, place) in [("in order", in_order as fn(u64) -> FileBlock), ("random", scattered)] {
         row(&format!("lookup, {name}"), CALLS, |call| {
             black_box(map.lookup(inode, place(call))?);
+            Ok(())
+        })?;
+        row(&format!("lookup, {name}, with a cursor"), CALLS, |call| {
+            black_box(map.lookup_with(&cursor, inode, place(call))?);
             Ok(())
         })?;
         for count in [16, 256] {
             let mut out = vec![None; count];
             row(&format!("lookup_run of {count}, {name}"), CALLS / 16, |call| {
                 map.lookup_run(inode, place(call * count as u64), &mut out)?;
+                black_box(&out);
+                Ok(())
+            })?;
+            row(&format!("lookup_run of {count}, {name}, with a cursor"), CALLS / 16, |call| {
+                map.lookup_run_with(&cursor, inode, place(call * count as u64), &mut out)?;
                 black_box(&out);
                 Ok(())
             })?;

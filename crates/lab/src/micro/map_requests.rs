@@ -34,7 +34,7 @@ enum Request {
     Append,
 }
 
-/// A row: its name, its request, whether its blocks look random.
+/// Rows: name, request, and whether the blocks look random.
 const ROWS: [(&str, Request, bool); 5] = [
     ("read, in order", Request::Read, false),
     ("read, random", Request::Read, true),

@@ -3,6 +3,7 @@
 //! A random test prints its seed; `TERRACE_SEED=n cargo test -p terrace-map` repeats it.
 
 mod crash;
+mod cursor;
 mod damage;
 mod extent;
 mod hashfs;
