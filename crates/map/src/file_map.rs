@@ -8,9 +8,11 @@
 //!
 //! Locks. The inode's lock is held exclusively from the first read on which a change depends until its commit
 //! (T2), and at least shared for reads. Answers read without it, errors included, mean nothing until the
-//! caller has seen an unchanged version (S6); whatever is there, reads end and do not panic. `change` and
-//! `exchange` may lock parts of the map that inodes share; the guard that they give lives until the stores of the
-//! record are issued. They are called after the catalog's shards are locked (L1).
+//! caller has seen an unchanged version (S6); whatever is there, reads end and do not panic. The lock owns the cursor, so
+//! no read without it has one ([`Cursor`]); a map that has cursors gives the page of a leaf a new version at the end of each
+//! transaction that moves entries out of it. `change`, `exchange` and `make_room` may lock parts of the map that inodes
+//! share; the guard that they give lives until the stores of the record are issued. `change` and `exchange` are called
+//! after the catalog's shards are locked (L1).
 //!
 //! An operation that writes new blocks:
 //! ```text
@@ -25,51 +27,16 @@
 //! given up after `change` or `prune`, or in which they failed, keeps the blocks in `freed` (`BlockPool::keep`).
 
 use crate::cuckoo::Held;
+use crate::cursor::{Cursor, LeafChange};
+pub use crate::map_inode::{MapInode, Mapping};
 use smallvec::SmallVec;
 use terrace_blocks::{Claim, Presence};
 use terrace_format::inode::InodeSlot;
-use terrace_format::{FileBlock, Ino, PmBlock, PmOffset};
+use terrace_format::{FileBlock, Ino, PmBlock};
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::sync::MutexGuard;
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 use terrace_wal::{Error, MapRoom, Result, Tx};
-
-/// Where a block of a file lies in PM.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Mapping {
-    /// The PM block.
-    pub block: PmBlock,
-    /// Allocated, but reads as zeros.
-    pub unwritten: bool,
-}
-
-impl Mapping {
-    /// A block with content.
-    pub fn written(block: PmBlock) -> Mapping {
-        Mapping { block, unwritten: false }
-    }
-}
-
-/// The inode as a file map sees it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MapInode {
-    /// Its number.
-    pub ino: Ino,
-    /// Address of its 128-byte slot, whose direct pointers and root word belong to the map.
-    pub slot: PmOffset,
-}
-
-impl MapInode {
-    /// The slot of an inode whose page lies below PM and is read from a copy: such an inode maps no block of PM, and its map
-    /// is read only. The address lies outside of every medium, so a store to it fails.
-    pub const NOWHERE: PmOffset = PmOffset(1 << 62);
-
-    /// Whether the inode maps no block, known without a look at PM.
-    #[inline]
-    pub fn is_nowhere(&self) -> bool {
-        self.slot == MapInode::NOWHERE
-    }
-}
 
 /// PM blocks freed by a transaction, for `BlockPool::freed` after its commit.
 pub type Freed = SmallVec<[PmBlock; 8]>;
@@ -143,11 +110,16 @@ enum Shared<'a> {
     Raise(Raise<'a>),
     /// The locks go first: the map says by its lines which blocks of a failed change are there.
     Stripes(Held<'a>, Option<PresenceChange<'a>>),
+    Leaf(#[allow(dead_code)] LeafChange<'a>), // is dropped
 }
 
 impl<'a> MapGuard<'a> {
     pub(crate) fn presence(change: PresenceChange<'a>) -> MapGuard<'a> {
         MapGuard(Shared::Presence(change))
+    }
+
+    pub(crate) fn leaf(change: LeafChange<'a>) -> MapGuard<'a> {
+        MapGuard(Shared::Leaf(change))
     }
 
     pub(crate) fn raising(raise: Raise<'a>) -> MapGuard<'a> {
@@ -161,7 +133,7 @@ impl<'a> MapGuard<'a> {
     /// The record is committed, its stores are issued.
     pub fn committed(self) {
         match self.0 {
-            Shared::Nothing => {}
+            Shared::Nothing | Shared::Leaf(_) => {}
             Shared::Presence(change) => change.committed(),
             Shared::Stripes(held, change) => {
                 drop(held);
@@ -303,6 +275,28 @@ pub trait FileMap: Send + Sync {
     /// See [`FileMap`].
     fn lookup_run(&self, inode: &MapInode, first: FileBlock, out: &mut [Option<Mapping>]) -> Result<()>;
 
+    /// As [`Self::lookup`], with the cursor of the lock that the caller holds.
+    ///
+    /// # Errors
+    /// See [`FileMap`].
+    fn lookup_with(&self, _: &Cursor, inode: &MapInode, block: FileBlock) -> Result<Option<Mapping>> {
+        FileMap::lookup(self, inode, block)
+    }
+
+    /// As [`Self::lookup_run`], with the cursor of the lock that the caller holds.
+    ///
+    /// # Errors
+    /// See [`FileMap`].
+    fn lookup_run_with(
+        &self,
+        _: &Cursor,
+        inode: &MapInode,
+        first: FileBlock,
+        out: &mut [Option<Mapping>],
+    ) -> Result<()> {
+        FileMap::lookup_run(self, inode, first, out)
+    }
+
     /// The next mapped blocks in `from..to`, ascending, at most `most`, appended to `out`. Absent parts are not visited
     /// block by block. Gives the block to go on at, which may come before `most` are found; `None` at the end of the
     /// range.
@@ -370,6 +364,21 @@ pub trait FileMap: Send + Sync {
         block: FileBlock,
         new: Mapping,
     ) -> Result<Option<Exchange<'_>>>;
+
+    /// As [`Self::exchange`], with the cursor of the lock that the caller holds.
+    ///
+    /// # Errors
+    /// See [`FileMap`].
+    fn exchange_with(
+        &self,
+        _: &Cursor,
+        tx: &mut Tx,
+        inode: &MapInode,
+        block: FileBlock,
+        new: Mapping,
+    ) -> Result<Option<Exchange<'_>>> {
+        FileMap::exchange(self, tx, inode, block, new)
+    }
 
     /// Frees pages of a range, its first block and its length, that hold nothing any more, as seen in `tx`, while the record stays below `limit`
     /// bytes. Bounded: it says where to go on, in another transaction. Freed blocks are released in `tx` and pushed to

@@ -11,11 +11,13 @@
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod cuckoo;
+pub mod cursor;
 pub mod extent;
 pub mod file_map;
 pub mod hashfs;
 mod hashfs_search;
 pub mod inode_file;
+pub mod map_inode;
 pub mod map_row;
 pub mod radix_tree;
 pub mod registry;
@@ -29,6 +31,7 @@ mod radix_prune;
 mod radix_read;
 
 pub use cuckoo::CuckooMap;
+pub use cursor::Cursor;
 pub use extent::ExtentTree;
 pub use file_map::{FileMap, MapInode, Mapping};
 pub use inode_file::InodeFileMap;

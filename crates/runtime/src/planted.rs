@@ -63,6 +63,7 @@ pub enum Mistake {
     EvictionClearsFirst,
     PresenceBeforeCommit,
     ClaimIgnoresQuarantine,
+    CursorIgnoresVersion,
 }
 
 /// Every mistake: its name on command lines, and what is wrong.
@@ -276,6 +277,11 @@ pub const MISTAKES: &[(Mistake, &str, &str)] = &[
         Mistake::PresenceBeforeCommit,
         "presence-before-commit",
         "memory takes over the blocks of a change before its commit, and keeps them when it fails",
+    ),
+    (
+        Mistake::CursorIgnoresVersion,
+        "cursor-ignores-version",
+        "a cursor of a file map is believed at a changed version of its leaf",
     ),
 ];
 

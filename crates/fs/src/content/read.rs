@@ -6,7 +6,7 @@ use terrace_cache::Page;
 use terrace_format::inode::flag;
 use terrace_format::keys::ColdExtent;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
-use terrace_map::Mapping;
+use terrace_map::{Cursor, Mapping};
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_store::attempt::provide::provide;
 use terrace_store::error::FsResult;
@@ -68,7 +68,7 @@ pub fn read_into(
 }
 
 fn try_read(store: &Store, op: &mut Op, ino: Ino, offset: u64, into: &mut [u8]) -> Attempt<(usize, bool)> {
-    let _guard = store.inodes.locks().read(ino);
+    let guard = store.inodes.locks().read(ino);
     let mut inode = Inode::empty(ino);
     fill_to_read(store, &mut inode)?;
     expect_regular(&inode)?;
@@ -81,7 +81,7 @@ fn try_read(store: &Store, op: &mut Op, ino: Ino, offset: u64, into: &mut [u8]) 
     let first = FileBlock(offset / BLOCK_SIZE);
     let end = FileBlock((offset + count as u64).div_ceil(BLOCK_SIZE));
     if end.0 == first.0 + 1
-        && let Some(dram_bytes) = read_one(store, &inode, offset, first, into)?
+        && let Some(dram_bytes) = read_one(store, &guard, &inode, offset, first, into)?
     {
         if dram_bytes > 0 {
             found_in_dram(store, &inode, (first, end));
@@ -96,7 +96,7 @@ fn try_read(store: &Store, op: &mut Op, ino: Ino, offset: u64, into: &mut [u8]) 
         let run = ((end.0 - at.0) as usize).min(RUN);
         let mut mappings: SmallVec<[Option<Mapping>; RUN]> = SmallVec::new();
         mappings.resize(run, None);
-        store.persistent.map().lookup_run(&inode.map(), at, &mut mappings)?;
+        store.persistent.map().lookup_run_with(&guard, &inode.map(), at, &mut mappings)?;
         read_run(store, op, &inode, offset, into, (at, end), &mappings, &intents)?;
         at = at.plus(run as u64);
     }
@@ -116,6 +116,7 @@ fn found_in_dram(store: &Store, inode: &Inode, (first, end): (FileBlock, FileBlo
 /// the general way must look further.
 fn read_one(
     store: &Store,
+    cursor: &Cursor,
     inode: &Inode,
     offset: u64,
     block: FileBlock,
@@ -124,7 +125,7 @@ fn read_one(
     if inode.slot.has(flag::HAS_INTENT) || inode.pending.is_some() {
         return Ok(None);
     }
-    match store.persistent.map().lookup(&inode.map(), block)? {
+    match store.persistent.map().lookup_with(cursor, &inode.map(), block)? {
         Some(mapping) if !mapping.unwritten && lines_of(store, inode.ino, block, mapping)?.is_full() => {
             if let Some(tick) = store.steering.stamp() {
                 store.persistent.blocks().descriptor(mapping.block).touch_read(tick);

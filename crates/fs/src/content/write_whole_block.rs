@@ -9,8 +9,8 @@ use terrace_blocks::Target;
 use terrace_format::inode::flag;
 use terrace_format::table::{DataChecksum, Owner};
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino, PmBlock};
-use terrace_map::Mapping;
 use terrace_map::file_map::{Exchange, MapGuard};
+use terrace_map::{Cursor, Mapping};
 use terrace_placement::Home;
 use terrace_store::change::give_back::give_back_unless_named;
 use terrace_store::change::staged::kill_set_id;
@@ -78,7 +78,7 @@ pub(crate) fn write_whole_block(
     }
     let new = claim.take(Target::File { ino, block }).ok_or(FsError::Engine(NoSpace::Pm.into()))?;
     let mut tx = Tx::new();
-    let (old, map_guard) = match stage_whole_block(store, &mut tx, &inode, block, new) {
+    let (old, map_guard) = match stage_whole_block(store, &guard, &mut tx, &inode, block, new) {
         Ok(Some(staged)) => staged,
         other => {
             claim.give_back_all();
@@ -140,6 +140,7 @@ pub(crate) fn write_whole_block(
 #[inline]
 fn stage_whole_block<'s>(
     store: &'s Store,
+    cursor: &Cursor,
     tx: &mut Tx,
     inode: &Inode,
     block: FileBlock,
@@ -151,7 +152,8 @@ fn stage_whole_block<'s>(
     if inode.slot.has(flag::HAS_INTENT) || clears_tail {
         return Ok(None);
     }
-    let exchanged = store.persistent.map().exchange(tx, &inode.map(), block, Mapping::written(new))?;
+    let (map, mapping) = (store.persistent.map(), Mapping::written(new));
+    let exchanged = map.exchange_with(cursor, tx, &inode.map(), block, mapping)?;
     let Some(Exchange { old, guard }) = exchanged else {
         return Ok(None);
     };

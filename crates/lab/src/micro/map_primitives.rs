@@ -1,20 +1,25 @@
 //! Nanoseconds of file-map operations on this machine, in the rows of the project's table of floors.
-//! The file has 128 K blocks and uses 64 MiB. The mapped blocks are numbers only.
+//! The file has 1 GiB and uses 64 MiB of PM. The mapped blocks are numbers only, so a map whose slot is the block has no
+//! rows. "scattered": no block follows its neighbour, so an extent tree has an extent for each.
 
 use super::fixture::pm_in;
 use std::hint::black_box;
 use std::sync::Arc;
 use terrace_bench::failure::Outcome;
 use terrace_blocks::{BlockPool, Purpose, Target};
+use terrace_format::map_kind::MapKind;
 use terrace_format::{FileBlock, Geometry, Ino, PmBlock};
 use terrace_map::file_map::{Freed, MapChange};
-use terrace_map::{FileMap, InodeFileMap, MapInode, Mapping, RadixTree};
+use terrace_map::{Cursor, FileMap, InodeFileMap, MAPS, MapInode, MapRow, Mapping};
 use terrace_media::PmMedium;
 use terrace_runtime::{Clock, SystemClock};
 use terrace_wal::{Result, Tx, Wal};
 
-const FILE_BLOCKS: u64 = 128 << 10;
+const FILE_BLOCKS: u64 = 256 << 10;
+/// Blocks that the numbers of mapped blocks are taken from.
+const NUMBERS: u64 = 10_007;
 const ROUNDS: usize = 7;
+const CALLS: u64 = 1 << 18;
 
 /// Time per call of the fastest round.
 fn row(name: &str, calls: u64, mut body: impl FnMut(u64) -> Result<()>) -> Result<()> {
@@ -29,6 +34,10 @@ fn row(name: &str, calls: u64, mut body: impl FnMut(u64) -> Result<()>) -> Resul
     }
     println!("{name:<50} {best:>10.1} ns");
     Ok(())
+}
+
+fn in_order(call: u64) -> FileBlock {
+    FileBlock(call % FILE_BLOCKS)
 }
 
 fn scattered(call: u64) -> FileBlock {
@@ -53,22 +62,25 @@ fn set(
     Ok(())
 }
 
-fn build(wal: &Wal, map: &dyn FileMap, blocks: &BlockPool, inode: &MapInode) -> Result<()> {
-    let first = blocks.first_block().0;
-    let all = (0..FILE_BLOCKS).map(|block| Some(Mapping::written(PmBlock(first + 2 * block % 10_000))));
-    let wanted = MapChange { inode: *inode, first: FileBlock(0), mappings: all.collect() };
-    while let Some(room) = map.missing_room(&[], &wanted)? {
-        let mut claim = blocks.claim(room.pages.min(50), Purpose::User)?;
+/// The mapping of a block; neighbours lie `step` blocks apart.
+fn mapping(blocks: &BlockPool, block: u64, step: u64) -> Option<Mapping> {
+    Some(Mapping::written(PmBlock(blocks.first_block().0 + block * step % NUMBERS)))
+}
+
+fn build(wal: &Wal, map: &dyn FileMap, blocks: &BlockPool, inode: &MapInode, step: u64) -> Result<()> {
+    for first in (0..FILE_BLOCKS).step_by(64) {
+        let mappings = (first..first + 64).map(|block| mapping(blocks, block, step));
+        let wanted =
+            MapChange { inode: *inode, first: FileBlock(first), mappings: mappings.clone().collect() };
+        while let Some(room) = map.missing_room(&[], &wanted)? {
+            let mut claim = blocks.claim(room.pages, Purpose::User)?;
+            let mut tx = Tx::new();
+            let made = map.make_room(&mut tx, inode, &room, &mut claim)?;
+            commit(wal, &tx)?;
+            made.committed();
+        }
         let mut tx = Tx::new();
-        let made = map.make_room(&mut tx, inode, &room, &mut claim)?;
-        commit(wal, &tx)?;
-        made.committed();
-    }
-    for start in (0..FILE_BLOCKS).step_by(256) {
-        let numbers = (start..start + 256).map(|b| PmBlock(first + b % 10_000));
-        let mappings = numbers.map(|block| Some(Mapping::written(block)));
-        let mut tx = Tx::new();
-        set(map, &mut tx, inode, FileBlock(start), mappings)?;
+        set(map, &mut tx, inode, FileBlock(first), mappings)?;
         commit(wal, &tx)?;
     }
     Ok(())
@@ -76,72 +88,120 @@ fn build(wal: &Wal, map: &dyn FileMap, blocks: &BlockPool, inode: &MapInode) -> 
 
 pub(super) fn run(args: &[String]) -> Outcome<()> {
     let directory = args.first().map_or("/dev/shm", String::as_str);
+    let only = args.get(1);
+    let rows = MAPS.iter().filter(|row| !row.kind.is_table() && only.is_none_or(|only| only == row.name));
+    for map in rows {
+        for (layout, step) in [("in order", 1), ("scattered", 7)] {
+            println!("{} of a file {layout}", map.name);
+            of_map(directory, map, step)?;
+        }
+    }
+    Ok(())
+}
+
+fn of_map(directory: &str, kind: &MapRow, step: u64) -> Outcome<()> {
     let pm: Arc<dyn PmMedium> = pm_in(directory, 64 << 20)?;
-    println!("{}", pm.describe());
     let geometry = Geometry::choose(64 << 20, 4096)?;
     Wal::format(Arc::clone(&pm), [1; 16], geometry)?;
     let wal = Arc::new(Wal::open(pm, [1; 16], geometry)?.0);
     let blocks = Arc::new(BlockPool::new(Arc::clone(&wal)));
-    let map: Box<dyn FileMap> = Box::new(RadixTree::new(Arc::clone(&blocks)));
+    let map = (kind.make)(&blocks)?;
     let slot = blocks.claim(1, Purpose::User)?.take(Target::Page).ok_or("no block")?.offset();
     let inode = MapInode { ino: Ino(5), slot };
-    build(&wal, &*map, &blocks, &inode)?;
+    build(&wal, &*map, &blocks, &inode, step)?;
     let (map, inode) = (&*map, &inode);
     look_ups(map, inode)?;
-    let (mut tx, number) = (Tx::new(), blocks.first_block().0);
-    row("set of 1, random, without commit", 1 << 18, |call| {
-        tx.clear();
-        let new = [Some(Mapping::written(PmBlock(number + (call * 7) % 9_999)))];
-        set(map, &mut tx, inode, scattered(call), new)
-    })?;
-    row("set of 1, random, with commit", 1 << 18, |call| {
-        tx.clear();
-        let new = [Some(Mapping::written(PmBlock(number + (call * 11) % 9_998)))];
-        set(map, &mut tx, inode, scattered(call), new)?;
-        commit(&wal, &tx)
-    })?;
-    let pages = InodeFileMap::new(Arc::clone(&blocks));
-    let mut tx = Tx::new();
-    let mut claim = blocks.claim(3, Purpose::User)?;
-    pages.add_nodes(&mut tx, 600, &mut claim)?;
-    pages.set(&mut tx, 600, Some(slot.block()))?;
-    commit(&wal, &tx)?;
-    row("inode file: lookup of a page", 1 << 20, |_| {
-        black_box(pages.lookup(None, black_box(600))?);
-        Ok(())
-    })?;
+    changes(&wal, map, &blocks, inode, step)?;
+    if kind.kind == MapKind::Radix {
+        inode_file(&wal, &blocks, slot.block())?;
+    }
     Ok(())
 }
 
-fn look_ups(map: &dyn FileMap, inode: &MapInode) -> Result<()> {
-    row("lookup, random", 1 << 20, |call| {
-        black_box(map.lookup(inode, scattered(call))?);
+/// Changes of a block at a time, in order and at random. A change gives each block its own mapping back.
+fn changes(wal: &Wal, map: &dyn FileMap, blocks: &BlockPool, inode: &MapInode, step: u64) -> Result<()> {
+    let (mut tx, cursor) = (Tx::new(), Cursor::default());
+    for (name, place) in [("in order", in_order as fn(u64) -> FileBlock), ("random", scattered)] {
+        row(&format!("missing_room of 1, {name}"), CALLS, |call| {
+            let block = place(call);
+            let mappings = [mapping(blocks, block.0, step)].into_iter().collect();
+            black_box(map.missing_room(&[], &MapChange { inode: *inode, first: block, mappings })?);
+            Ok(())
+        })?;
+        row(&format!("exchange of 1, {name}, without commit"), CALLS, |call| {
+            tx.clear();
+            let block = place(call);
+            if let Some(new) = mapping(blocks, block.0, step) {
+                black_box(map.exchange(&mut tx, inode, block, new)?.is_some());
+            }
+            Ok(())
+        })?;
+        row(&format!("exchange of 1, {name}, without commit, with a cursor"), CALLS, |call| {
+            tx.clear();
+            let block = place(call);
+            if let Some(new) = mapping(blocks, block.0, step) {
+                black_box(map.exchange_with(&cursor, &mut tx, inode, block, new)?.is_some());
+            }
+            Ok(())
+        })?;
+        row(&format!("change of 1, {name}, with commit"), CALLS, |call| {
+            tx.clear();
+            let block = place(call);
+            let unwritten = call % 2 == 0 && step > 1;
+            let new = mapping(blocks, block.0, step).map(|mapping| Mapping { unwritten, ..mapping });
+            set(map, &mut tx, inode, block, [new])?;
+            commit(wal, &tx)
+        })?;
+    }
+    Ok(())
+}
+
+fn inode_file(wal: &Wal, blocks: &Arc<BlockPool>, page: PmBlock) -> Result<()> {
+    let pages = InodeFileMap::new(Arc::clone(blocks));
+    let mut tx = Tx::new();
+    let mut claim = blocks.claim(3, Purpose::User)?;
+    pages.add_nodes(&mut tx, 600, &mut claim)?;
+    pages.set(&mut tx, 600, Some(page))?;
+    commit(wal, &tx)?;
+    row("inode file: lookup of a page", 1 << 20, |_| {
+        black_box(pages.lookup(None, black_box(600))?);
         Ok(())
-    })?;
-    row("lookup, direct pointer", 1 << 20, |call| {
+    })
+}
+
+fn look_ups(map: &dyn FileMap, inode: &MapInode) -> Result<()> {
+    let cursor = Cursor::default();
+    for (name, place) in [("in order", in_order as fn(u64) -> FileBlock), ("random", scattered)] {
+        row(&format!("lookup, {name}"), CALLS, |call| {
+            black_box(map.lookup(inode, place(call))?);
+            Ok(())
+        })?;
+        row(&format!("lookup, {name}, with a cursor"), CALLS, |call| {
+            black_box(map.lookup_with(&cursor, inode, place(call))?);
+            Ok(())
+        })?;
+        for count in [16, 256] {
+            let mut out = vec![None; count];
+            row(&format!("lookup_run of {count}, {name}"), CALLS / 16, |call| {
+                map.lookup_run(inode, place(call * count as u64), &mut out)?;
+                black_box(&out);
+                Ok(())
+            })?;
+            row(&format!("lookup_run of {count}, {name}, with a cursor"), CALLS / 16, |call| {
+                map.lookup_run_with(&cursor, inode, place(call * count as u64), &mut out)?;
+                black_box(&out);
+                Ok(())
+            })?;
+        }
+    }
+    row("lookup of a first block", CALLS, |call| {
         black_box(map.lookup(inode, FileBlock(call % 8))?);
         Ok(())
     })?;
-    for count in [1, 16, 256] {
-        let mut out = vec![None; count];
-        row(&format!("lookup_run of {count}, random"), 1 << 18, |call| {
-            map.lookup_run(inode, scattered(call), &mut out)?;
-            black_box(&out);
-            Ok(())
-        })?;
-    }
     let mut found = Vec::new();
-    row("mapped, random, the first one", 1 << 18, |call| {
+    row("mapped, random, the first one", CALLS, |call| {
         found.clear();
         black_box(map.mapped(inode, scattered(call), FileBlock(u64::MAX), 1, &mut found)?);
         Ok(())
-    })?;
-    let mappings = [Some(Mapping::written(PmBlock(1000)))].into_iter().collect();
-    let mut wanted = MapChange { inode: *inode, first: FileBlock(0), mappings };
-    row("missing_room, one block, random", 1 << 20, |call| {
-        wanted.first = scattered(call);
-        black_box(map.missing_room(&[], &wanted)?);
-        Ok(())
-    })?;
-    Ok(())
+    })
 }

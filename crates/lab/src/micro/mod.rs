@@ -8,6 +8,7 @@ mod demotion_rate;
 mod emulated_accuracy;
 mod fixture;
 mod map_primitives;
+mod map_requests;
 mod metadata_below;
 mod overwrite_for_ever;
 mod pm_primitives;
@@ -68,9 +69,15 @@ const MICROS: &[Micro] = &[
     },
     Micro {
         name: "map_primitives",
-        arguments: "[PM_DIRECTORY]",
+        arguments: "[PM_DIRECTORY] [MAP]",
         sentence: "Times of the operations of the file map.",
         run: map_primitives::run,
+    },
+    Micro {
+        name: "map_requests",
+        arguments: "[MAP] [MIB] [ROUNDS]",
+        sentence: "Times of reads, overwrites and appends of 4 KiB in a large file, in order and at random.",
+        run: map_requests::run,
     },
     Micro {
         name: "metadata_below",

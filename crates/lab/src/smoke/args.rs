@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use terrace_bench::failure::Outcome;
 use terrace_bench::process::terrace_program;
+use terrace_map::MAPS;
 
 pub(crate) const HELP: &str = "\
 Measures what docs/benchmarks.md shows.
@@ -12,6 +13,7 @@ Usage: terrace bench smoke [OPTIONS]
 
   --rows LIST       rows to measure, of a,b,c,d,e,f,g (default all of them) and way-in: the ways of requests into
                     the daemon, by io_uring and classic, beside ext4, XFS and tmpfs
+  --map NAME        file map of the pools of rows a to g (default: that of mkfs)
   --rounds N        interleaved rounds (default 5, at least 5 for figures that are to be shown)
   --hot-only        row a without its cold column (1 M files, 4 GiB of memory)
   --only WORD       of row a only operations whose name contains this (for profiling); of way-in only these parts, of
@@ -35,6 +37,7 @@ const WAY_IN: &str = "way-in";
 
 pub(crate) struct Args {
     rows: Vec<String>,
+    pub map: Option<String>,
     pub rounds: usize,
     pub hot_only: bool,
     pub only: String,
@@ -52,6 +55,7 @@ impl Args {
     pub fn parse(given: &[OsString]) -> Outcome<Option<Args>> {
         let mut args = Args {
             rows: rows(USUAL)?,
+            map: None,
             rounds: 5,
             hot_only: false,
             only: String::new(),
@@ -69,6 +73,7 @@ impl Args {
             match option.to_str().unwrap_or_default() {
                 "--help" | "-h" => return Ok(None),
                 "--rows" => args.rows = rows(&value()?.to_string_lossy())?,
+                "--map" => args.map = Some(map(&value()?.to_string_lossy())?),
                 "--rounds" => args.rounds = count("--rounds", value()?)?,
                 "--files" => args.files = Some(count("--files", value()?)?),
                 "--before" => args.before = Some(value()?.into()),
@@ -120,6 +125,15 @@ fn rows(list: &str) -> Outcome<Vec<String>> {
     }
 }
 
+/// The name of a file map.
+fn map(name: &str) -> Outcome<String> {
+    if MAPS.iter().any(|row| row.name == name) {
+        return Ok(name.to_string());
+    }
+    let names: Vec<_> = MAPS.iter().map(|row| row.name).collect();
+    Err(format!("--map {name}: file maps are {}", names.join(", ")).into())
+}
+
 /// The number above 0 after an option.
 fn count(option: &str, text: &OsString) -> Outcome<usize> {
     let text = text.to_string_lossy();
@@ -147,7 +161,11 @@ mod tests {
         assert_eq!(args.files(), 200);
         let usual = parse("--rounds 2").unwrap().unwrap();
         assert!(usual.wants("g") && !usual.wants("way-in") && usual.wants_part("calls"));
-        for wrong in ["--rows h", "--rows way", "--rounds 0", "--files x", "--rows way-in --only names"] {
+        let extent = parse("--rows a --map extent").unwrap().unwrap();
+        assert_eq!((extent.map.as_deref(), usual.map), (Some("extent"), None));
+        for wrong in
+            ["--map tree", "--rows h", "--rows way", "--rounds 0", "--files x", "--rows way-in --only names"]
+        {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
     }

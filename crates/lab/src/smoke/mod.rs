@@ -49,6 +49,9 @@ const ROWS: [(&str, &str, Row); 7] = [
 fn smoke(args: &Args) -> Outcome<bool> {
     let scratch = Scratch::new(&args.dir, "smoke")?;
     let mut report = Report::new(machine::describe(), args.rounds);
+    if let Some(map) = &args.map {
+        report.note(format!("File map of rows a to g: {map}."));
+    }
     for (name, what, run) in ROWS {
         // b is counted together with a.
         let wanted = args.wants(name) || (name == "a" && args.wants("b"));

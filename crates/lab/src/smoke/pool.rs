@@ -27,11 +27,21 @@ impl Pool {
 
     /// `terrace mkfs`; sizes in bytes.
     pub fn make(args: &Args, scratch: &Scratch, name: &str, pm: u64, tier: u64) -> Outcome<Pool> {
-        Pool::make_by(&args.terrace, scratch, name, pm, tier)
+        Pool::make_with(&args.terrace, scratch, name, (pm, tier), args.map.as_deref())
     }
 
     /// As [`Self::make`] by another program `terrace`, which mounts the pool too.
     pub fn make_by(terrace: &Path, scratch: &Scratch, name: &str, pm: u64, tier: u64) -> Outcome<Pool> {
+        Pool::make_with(terrace, scratch, name, (pm, tier), None)
+    }
+
+    fn make_with(
+        terrace: &Path,
+        scratch: &Scratch,
+        name: &str,
+        (pm, tier): (u64, u64),
+        map: Option<&str>,
+    ) -> Outcome<Pool> {
         let pool = Pool::name(terrace, scratch, name);
         let tier = format!("{},size={tier}", pool.tier.display());
         let size = pm.to_string();
@@ -44,7 +54,8 @@ impl Pool {
             OsStr::new("--tier"),
             tier.as_ref(),
         ];
-        run(&pool.terrace, std::iter::once(command).chain(rest))?;
+        let map = map.into_iter().flat_map(|map| [OsStr::new("--map"), OsStr::new(map)]);
+        run(&pool.terrace, std::iter::once(command).chain(rest).chain(map))?;
         Ok(pool)
     }
 

@@ -3,6 +3,7 @@
 use super::leaf::{Leaf, Source, log_head};
 use super::read::Node;
 use super::tree::{ExtentTree, FREED_BYTES, HEAD_BYTES, MOST_ROOM};
+use crate::cursor::Cursor;
 use crate::file_map::{Freed, MapChange, MapInode, Mapping};
 use smallvec::SmallVec;
 use terrace_format::address::MAX_FILE_BLOCK;
@@ -108,6 +109,7 @@ impl ExtentTree {
 
     pub(super) fn exchange_one(
         &self,
+        cursor: Option<&Cursor>,
         tx: &mut Tx,
         inode: &MapInode,
         block: FileBlock,
@@ -117,7 +119,7 @@ impl ExtentTree {
             return Ok(None);
         }
         let source = Source { map: self, tx: None };
-        let mut leaf = Leaf::of(source, inode, block.0)?;
+        let mut leaf = Leaf::near(cursor, source, inode, block.0)?;
         let old = leaf.mappings(source, block.0, 1)?.first().copied().flatten();
         if !leaf.apply(source, block.0, &[Some(new)])? {
             return Ok(None);

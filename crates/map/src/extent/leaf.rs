@@ -4,6 +4,7 @@
 
 use super::read::{Descent, Node, inline_at, mapping_at, out_of_order};
 use super::tree::{ExtentTree, MOST_ROOM};
+use crate::cursor::{Cursor, KnownLeaf};
 use crate::file_map::{MapInode, Mapping};
 use crate::log_words::log_changes;
 use smallvec::SmallVec;
@@ -52,20 +53,15 @@ pub(super) struct Leaf {
 impl Leaf {
     /// The leaf that a block's extent lies in.
     pub fn of(source: Source<'_>, inode: &MapInode, block: u64) -> Result<Leaf> {
+        Leaf::near(None, source, inode, block)
+    }
+
+    /// As [`Self::of`], without a walk where a cursor knows the leaf: then without its path, and its range may be larger.
+    pub fn near(cursor: Option<&Cursor>, source: Source<'_>, inode: &MapInode, block: u64) -> Result<Leaf> {
         let (map, tx) = (source.map, source.tx);
         let count = match map.root(tx, inode)? {
             ExtentRoot::Tree { height, block: root } => {
-                let Descent { leaf, path, begin, end } = map.descend(tx, (height, root), block)?;
-                let place = Place::Node(leaf.block);
-                return Ok(Leaf {
-                    place,
-                    before: leaf.head,
-                    head: leaf.head,
-                    edited: SmallVec::new(),
-                    path,
-                    begin,
-                    end,
-                });
+                return Leaf::of_tree(cursor, source, inode, (height, root), block);
             }
             ExtentRoot::Inline(count) => count,
             ExtentRoot::Empty => 0,
@@ -76,6 +72,31 @@ impl Leaf {
         let (edited, head) = (edited.collect(), NodeHead::of(0, count));
         let (path, end) = (SmallVec::new(), MAX_FILE_BLOCK.0 + 1);
         Ok(Leaf { place: Place::Slot, before: head, head, edited, path, begin: 0, end })
+    }
+
+    fn of_tree(
+        cursor: Option<&Cursor>,
+        source: Source<'_>,
+        inode: &MapInode,
+        root: (u8, PmBlock),
+        block: u64,
+    ) -> Result<Leaf> {
+        let (map, blocks) = (source.map, &*source.map.pages.blocks);
+        let way = match cursor.and_then(|cursor| cursor.find(blocks, inode.ino, block)) {
+            Some(KnownLeaf { page, begin, end }) => {
+                Descent { leaf: map.node(source.tx, page.0, 0)?, path: SmallVec::new(), begin, end }
+            }
+            None => {
+                let way = map.descend(source.tx, root, block)?;
+                if let Some(cursor) = cursor {
+                    let known = KnownLeaf { page: way.leaf.block, begin: way.begin, end: way.end };
+                    cursor.note(blocks, inode.ino, known);
+                }
+                way
+            }
+        };
+        let Descent { leaf: Node { block: page, head }, path, begin, end } = way;
+        Ok(Leaf { place: Place::Node(page), before: head, head, edited: SmallVec::new(), path, begin, end })
     }
 
     /// The node; `None` for the extents of a slot.

@@ -17,6 +17,7 @@ mod tree;
 pub use tree::ExtentTree;
 
 use self::tree::{ENTRY_BYTES, HEAD_BYTES, MOST_BLOCKS};
+use crate::cursor::Cursor;
 use crate::file_map::{Exchange, FileMap, Freed, MapChange, MapGuard, MapInode, MapRecord, Mapped, Mapping};
 use crate::map_row::MapRow;
 use std::sync::Arc;
@@ -36,11 +37,25 @@ pub(crate) const ROW: MapRow = MapRow {
 
 impl FileMap for ExtentTree {
     fn lookup(&self, inode: &MapInode, block: FileBlock) -> Result<Option<Mapping>> {
-        self.lookup_one(inode, block.0)
+        self.lookup_one(None, inode, block.0)
     }
 
     fn lookup_run(&self, inode: &MapInode, first: FileBlock, out: &mut [Option<Mapping>]) -> Result<()> {
-        self.lookup_many(inode, first.0, out)
+        self.lookup_many(None, inode, first.0, out)
+    }
+
+    fn lookup_with(&self, cursor: &Cursor, inode: &MapInode, block: FileBlock) -> Result<Option<Mapping>> {
+        self.lookup_one(Some(cursor), inode, block.0)
+    }
+
+    fn lookup_run_with(
+        &self,
+        cursor: &Cursor,
+        inode: &MapInode,
+        first: FileBlock,
+        out: &mut [Option<Mapping>],
+    ) -> Result<()> {
+        self.lookup_many(Some(cursor), inode, first.0, out)
     }
 
     fn mapped(
@@ -69,8 +84,7 @@ impl FileMap for ExtentTree {
         room: &MapRoom,
         claim: &mut Claim<'_>,
     ) -> Result<MapGuard<'_>> {
-        self.split_for(tx, inode, room, claim)?;
-        Ok(MapGuard::default())
+        self.split_for(tx, inode, room, claim)
     }
 
     fn record(&self) -> MapRecord {
@@ -98,7 +112,19 @@ impl FileMap for ExtentTree {
         block: FileBlock,
         new: Mapping,
     ) -> Result<Option<Exchange<'_>>> {
-        let old = self.exchange_one(tx, inode, block, new)?;
+        let old = self.exchange_one(None, tx, inode, block, new)?;
+        Ok(old.map(|old| Exchange { old, guard: MapGuard::default() }))
+    }
+
+    fn exchange_with(
+        &self,
+        cursor: &Cursor,
+        tx: &mut Tx,
+        inode: &MapInode,
+        block: FileBlock,
+        new: Mapping,
+    ) -> Result<Option<Exchange<'_>>> {
+        let old = self.exchange_one(Some(cursor), tx, inode, block, new)?;
         Ok(old.map(|old| Exchange { old, guard: MapGuard::default() }))
     }
 

@@ -1,6 +1,7 @@
 //! Extent tree: lookups and walks.
 
 use super::tree::ExtentTree;
+use crate::cursor::{Cursor, KnownLeaf};
 use crate::file_map::{MapInode, Mapped, Mapping};
 use smallvec::SmallVec;
 use terrace_format::address::MAX_FILE_BLOCK;
@@ -112,27 +113,82 @@ impl ExtentTree {
         Ok(extents)
     }
 
-    pub(super) fn lookup_one(&self, inode: &MapInode, block: u64) -> Result<Option<Mapping>> {
+    pub(super) fn lookup_one(
+        &self,
+        cursor: Option<&Cursor>,
+        inode: &MapInode,
+        block: u64,
+    ) -> Result<Option<Mapping>> {
         if block > MAX_FILE_BLOCK.0 {
             return Ok(None);
         }
-        let (height, root) = match self.root(None, inode)? {
-            ExtentRoot::Empty => return Ok(None),
+        match self.root(None, inode)? {
+            ExtentRoot::Empty => Ok(None),
             ExtentRoot::Inline(count) => {
                 let extents = self.inline(None, inode, count)?;
                 let found = extents.iter().find(|extent| extent.first <= block && block < extent.end());
-                return Ok(found.map(|extent| mapping_at(extent, block)));
+                Ok(found.map(|extent| mapping_at(extent, block)))
             }
-            ExtentRoot::Tree { height, block } => (height, block),
-        };
+            ExtentRoot::Tree { height, block: root } => {
+                let known = cursor.and_then(|cursor| cursor.find(&self.pages.blocks, inode.ino, block));
+                let leaf = match known {
+                    Some(known) => self.node(None, known.page.0, 0)?,
+                    None => self.walk_to_leaf(cursor, inode, (height, root), block)?.0,
+                };
+                self.lookup_in(&leaf, block)
+            }
+        }
+    }
+
+    /// The mapping of a block whose extent lies in a leaf.
+    fn lookup_in(&self, leaf: &Node, block: u64) -> Result<Option<Mapping>> {
+        let Some(position) = self.search(None, leaf, block)?.checked_sub(1) else { return Ok(None) };
+        let extent = self.decode(self.entry(None, leaf, position)?)?;
+        Ok((extent.first <= block && block < extent.end()).then(|| mapping_at(&extent, block)))
+    }
+
+    /// The leaf that a block's extent lies in, and the file blocks that it has the extents of. As [`Self::descend`] without
+    /// the path, whose nodes are large. The cursor takes note of it.
+    fn walk_to_leaf(
+        &self,
+        cursor: Option<&Cursor>,
+        inode: &MapInode,
+        (height, root): (u8, PmBlock),
+        block: u64,
+    ) -> Result<(Node, KnownLeaf)> {
+        let mut range = (0, MAX_FILE_BLOCK.0 + 1);
         let mut node = self.node(None, root.0, height - 1)?;
         for level in (0..height - 1).rev() {
             let position = self.search(None, &node, block)?.saturating_sub(1);
-            node = self.node(None, self.entry(None, &node, position)?[1], level)?;
+            let entry = self.entry(None, &node, position)?;
+            range = self.narrow(None, &node, (position, key_of(entry)), range)?;
+            node = self.node(None, entry[1], level)?;
         }
-        let Some(position) = self.search(None, &node, block)?.checked_sub(1) else { return Ok(None) };
-        let extent = self.decode(self.entry(None, &node, position)?)?;
-        Ok((extent.first <= block && block < extent.end()).then(|| mapping_at(&extent, block)))
+        let known = KnownLeaf { page: node.block, begin: range.0, end: range.1 };
+        if known.end <= block {
+            return Err(descending(root, block, known.end));
+        }
+        if let Some(cursor) = cursor {
+            cursor.note(&self.pages.blocks, inode.ino, known);
+        }
+        Ok((node, known))
+    }
+
+    /// The part of a range of file blocks that the child at a position has.
+    fn narrow(
+        &self,
+        tx: Option<&Tx>,
+        node: &Node,
+        (position, key): (usize, u64),
+        (begin, end): (u64, u64),
+    ) -> Result<(u64, u64)> {
+        // The key of the first child is that of its node.
+        let begin = if position == 0 { begin } else { begin.max(key) };
+        if position + 1 == node.head.count {
+            return Ok((begin, end));
+        }
+        let next = entry_at(node.block, node.head.place(position + 1));
+        Ok((begin, end.min(key_of([self.pages.word(tx, next)?, 0]))))
     }
 
     /// The way to the leaf that a block's extent lies in.
@@ -148,21 +204,13 @@ impl ExtentTree {
         let mut node = self.node(tx, root.0, height - 1)?;
         for level in (0..height - 1).rev() {
             let position = self.search(tx, &node, block)?.saturating_sub(1);
-            if position + 1 < node.head.count {
-                end = end.min(key_of(self.entry(tx, &node, position + 1)?));
-            }
             let entry = self.entry(tx, &node, position)?;
-            let child = entry[1];
-            // The key of the first child is that of its node.
-            if position > 0 {
-                begin = begin.max(key_of(entry));
-            }
+            (begin, end) = self.narrow(tx, &node, (position, key_of(entry)), (begin, end))?;
             path.push((node, position));
-            node = self.node(tx, child, level)?;
+            node = self.node(tx, entry[1], level)?;
         }
         if end <= block {
-            let site = format!("extent node {root}, keys on the way to block {block}");
-            return Err(Corrupt::new(site, "ascending keys", end.to_string()).into());
+            return Err(descending(root, block, end));
         }
         Ok(Descent { leaf: node, path, begin, end })
     }
@@ -170,15 +218,15 @@ impl ExtentTree {
     /// Visits the extents that reach into `from..end`, ascending, until `visit` is false.
     pub(super) fn walk(
         &self,
-        tx: Option<&Tx>,
+        cursor: Option<&Cursor>,
         inode: &MapInode,
         (from, end): (u64, u64),
         visit: &mut dyn FnMut(&Extent) -> bool,
     ) -> Result<()> {
-        let (height, root) = match self.root(tx, inode)? {
+        let (height, root) = match self.root(None, inode)? {
             ExtentRoot::Empty => return Ok(()),
             ExtentRoot::Inline(count) => {
-                let extents = self.inline(tx, inode, count)?;
+                let extents = self.inline(None, inode, count)?;
                 let meets = |extent: &&Extent| extent.end() > from && extent.first < end;
                 extents.iter().filter(meets).all(visit);
                 return Ok(());
@@ -187,17 +235,25 @@ impl ExtentTree {
         };
         let (mut at, mut seen, mut left) = (from, 0, self.pages.blocks.end_block().0);
         while at < end {
-            let Descent { leaf, end: leaf_end, .. } = self.descend(tx, (height, root), at)?;
-            let first = self.search(tx, &leaf, at)?.saturating_sub(1);
+            // The range of a leaf that the cursor knows may have grown: the walk goes on behind what was seen of it.
+            let known = cursor.and_then(|cursor| cursor.find(&self.pages.blocks, inode.ino, at));
+            let (leaf, known, last) = match known {
+                Some(known) => (self.node(None, known.page.0, 0)?, known, u64::MAX),
+                None => {
+                    let (leaf, known) = self.walk_to_leaf(cursor, inode, (height, root), at)?;
+                    (leaf, known, known.end)
+                }
+            };
+            let first = self.search(None, &leaf, at)?.saturating_sub(1);
             for position in first..leaf.head.count {
-                let extent = self.decode(self.entry(tx, &leaf, position)?)?;
+                let extent = self.decode(self.entry(None, &leaf, position)?)?;
                 if extent.end() <= at {
                     continue;
                 }
                 if extent.first >= end {
                     return Ok(());
                 }
-                if extent.first < seen || extent.end() > leaf_end {
+                if extent.first < seen || extent.end() > last {
                     return Err(overlap(inode));
                 }
                 seen = extent.end();
@@ -205,7 +261,7 @@ impl ExtentTree {
                     return Ok(());
                 }
             }
-            at = leaf_end;
+            at = known.end.max(seen);
             left = left.checked_sub(1).ok_or_else(|| too_many(inode))?;
         }
         Ok(())
@@ -213,13 +269,14 @@ impl ExtentTree {
 
     pub(super) fn lookup_many(
         &self,
+        cursor: Option<&Cursor>,
         inode: &MapInode,
         first: u64,
         out: &mut [Option<Mapping>],
     ) -> Result<()> {
         out.fill(None);
         let end = first.saturating_add(out.len() as u64).min(MAX_FILE_BLOCK.0 + 1);
-        self.walk(None, inode, (first, end), &mut |extent| {
+        self.walk(cursor, inode, (first, end), &mut |extent| {
             let (from, to) = (extent.first.max(first), extent.end().min(end));
             let part = out.get_mut((from - first) as usize..(to - first) as usize);
             for (block, out) in (from..).zip(part.into_iter().flatten()) {
@@ -306,6 +363,12 @@ fn bad_node(block: PmBlock, level: u8, word: u64) -> Error {
 #[cold]
 fn bad_extent(entry: Entry) -> Error {
     Corrupt::new("extent", "blocks of a file and of PM", format!("{entry:x?}")).into()
+}
+
+#[cold]
+fn descending(root: PmBlock, block: u64, end: u64) -> Error {
+    let site = format!("extent node {root}, keys on the way to block {block}");
+    Corrupt::new(site, "ascending keys", end.to_string()).into()
 }
 
 #[cold]

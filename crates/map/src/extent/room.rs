@@ -6,7 +6,8 @@
 use super::leaf::log_head;
 use super::read::{Descent, Node, inline_at};
 use super::tree::{ExtentTree, MOST_ROOM, node_owner};
-use crate::file_map::MapInode;
+use crate::cursor::LeafChange;
+use crate::file_map::{MapGuard, MapInode};
 use smallvec::SmallVec;
 use terrace_blocks::{Claim, Target};
 use terrace_format::extent_map::{
@@ -30,21 +31,26 @@ impl ExtentTree {
         inode: &MapInode,
         room: &MapRoom,
         claim: &mut Claim<'_>,
-    ) -> Result<()> {
+    ) -> Result<MapGuard<'_>> {
         let needed = room.runs.min(MOST_ROOM) + 1;
         let (height, root) = match self.root(None, inode)? {
             ExtentRoot::Tree { height, block } => (height, block),
-            ExtentRoot::Empty => return self.leave_slot(tx, inode, 0, claim),
-            ExtentRoot::Inline(count) => return self.leave_slot(tx, inode, count, claim),
+            ExtentRoot::Empty => return self.leave_slot(tx, inode, 0, claim).map(|()| MapGuard::default()),
+            ExtentRoot::Inline(count) => {
+                return self.leave_slot(tx, inode, count, claim).map(|()| MapGuard::default());
+            }
         };
         let Descent { leaf, mut path, .. } = self.descend(None, (height, root), room.first.0)?;
         if leaf.head.count + needed <= NODE_ENTRIES {
-            return Ok(());
+            return Ok(MapGuard::default());
         }
         let mut node = leaf;
         loop {
             match path.pop() {
-                None => return self.grow(tx, inode, height, root, claim),
+                None => {
+                    self.grow(tx, inode, height, root, claim)?;
+                    return Ok(MapGuard::default());
+                }
                 Some((parent, position)) if parent.head.count < NODE_ENTRIES => {
                     return self.split(tx, inode, node, (parent, position), claim);
                 }
@@ -94,7 +100,7 @@ impl ExtentTree {
         node: Node,
         (mut parent, position): (Node, usize),
         claim: &mut Claim<'_>,
-    ) -> Result<()> {
+    ) -> Result<MapGuard<'_>> {
         self.check_owner(None, inode.ino, node.block)?;
         self.check_owner(None, inode.ino, parent.block)?;
         let half = node.head.count / 2;
@@ -106,7 +112,13 @@ impl ExtentTree {
             return Err(Corrupt::new(site, "a full node to split", "no entry").into());
         };
         let key = key_of(*first);
-        let Some(new) = self.new_node(tx, inode, node.head.level, &upper, claim)? else { return Ok(()) };
+        let Some(new) = self.new_node(tx, inode, node.head.level, &upper, claim)? else {
+            return Ok(MapGuard::default());
+        };
+        let guard = match node.head.level {
+            0 => MapGuard::leaf(LeafChange::begin(&self.pages.blocks, node.block)),
+            _ => MapGuard::default(),
+        };
         log_head(tx, node.block, &node.head, &NodeHead { count: half, ..node.head });
         let before = parent.head;
         if let Some(place) = parent.head.insert(position + 1) {
@@ -114,7 +126,7 @@ impl ExtentTree {
             tx.write(entry_at(parent.block, place), entry.as_bytes());
             log_head(tx, parent.block, &before, &parent.head);
         }
-        Ok(())
+        Ok(guard)
     }
 
     /// A streamed node with its owner logged, not yet linked; `None` when the claim is used up.

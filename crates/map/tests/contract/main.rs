@@ -4,6 +4,7 @@
 
 mod crash;
 mod cuckoo;
+mod cursor;
 mod damage;
 mod extent;
 mod hashfs;

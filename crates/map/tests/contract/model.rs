@@ -44,11 +44,16 @@ fn compare(maps: &mut ModelledMap) {
     let (inode, model) = (maps.inode(ino), &maps.model);
     let mut seen = vec![None; count + 20];
     maps.map.lookup_run(&inode, FileBlock(first), &mut seen).unwrap();
+    let mut with_cursor = vec![None; seen.len()];
+    maps.map.lookup_run_with(&maps.cursor, &inode, FileBlock(first), &mut with_cursor).unwrap();
+    assert_eq!(with_cursor, seen, "lookup_run_with at {first} of {ino}");
     for (block, seen) in (first..).zip(seen) {
         let expected = model.get(&(ino, block)).copied();
         assert_eq!(seen, expected, "lookup_run at {block} of {ino}");
         let single = maps.map.lookup(&inode, FileBlock(block)).unwrap();
         assert_eq!(single, expected, "lookup at {block} of {ino}");
+        let single = maps.map.lookup_with(&maps.cursor, &inode, FileBlock(block)).unwrap();
+        assert_eq!(single, expected, "lookup_with at {block} of {ino}");
     }
     let to = first + maps.rng.random_range(0..2000) * maps.rng.random_range(0u64..100_000);
     let expected = model

@@ -12,7 +12,7 @@ use terrace_format::map_kind::MapKind;
 use terrace_format::table::{Owner, PageKind};
 use terrace_format::{FileBlock, Geometry, Ino, PmBlock};
 use terrace_map::file_map::{Freed, MapChange, MapGuard};
-use terrace_map::{FileMap, MapInode, Mapping};
+use terrace_map::{Cursor, FileMap, MapInode, Mapping};
 use terrace_media::PmMedium;
 use terrace_runtime::sync::Mutex;
 use terrace_wal::{Error, MapRoom, NoSpace, Tx, Wal};
@@ -97,6 +97,8 @@ pub struct ModelledMap {
     /// With the mode in which `order` is not durable, every earlier state since the start is allowed.
     pub keep_history: bool,
     pub rng: SmallRng,
+    /// Of a lock that all inodes share.
+    pub cursor: Cursor,
 }
 
 /// Where the slots of the inodes lie.
@@ -154,6 +156,7 @@ impl ModelledMap {
             allowed: Arc::new(Mutex::new(vec![Model::new()])),
             keep_history: false,
             rng: SmallRng::seed_from_u64(seed),
+            cursor: Cursor::default(),
         }
     }
 

@@ -111,7 +111,7 @@ fn plan_raise_in_pm(
     file: FileId,
     from: FileBlock,
 ) -> FsResult<(Vec<Versioned<'_>>, Option<FileBlock>)> {
-    let _guard = migration.store.inodes.locks().read(file.ino);
+    let guard = migration.store.inodes.locks().read(file.ino);
     let Some(inode) = load_file(&migration.store, file)? else { return Ok((Vec::new(), None)) };
     let end = FileBlock(inode.size().div_ceil(BLOCK_SIZE));
     if !inode.slot.has(flag::HAS_COLD) || from >= end {
@@ -140,7 +140,8 @@ fn plan_raise_in_pm(
     for extent in extents {
         for block in (extent.first.0..extent.end().0).map(FileBlock) {
             let gone = intents.iter().any(|range| range.first <= block && block < range.end);
-            if !gone && migration.store.persistent.map().lookup(&inode.map(), block)?.is_none() {
+            let map = migration.store.persistent.map();
+            if !gone && map.lookup_with(&guard, &inode.map(), block)?.is_none() {
                 wanted.extend(extent.slice(block, block.plus(1)));
             }
         }

@@ -20,7 +20,7 @@ pub const PIECE: u64 = 64;
 pub fn bring_up(store: &Store, ino: Ino, generation: u32, from: FileBlock) -> FsResult<Option<FileBlock>> {
     let window = BlockRange::new(from, from.plus(LOOK));
     let (found, end) = {
-        let _guard = store.inodes.locks().read(ino);
+        let guard = store.inodes.locks().read(ino);
         let inode = load_regular(store, ino)?;
         if inode.slot.generation.get() != generation || !inode.slot.has(flag::HAS_COLD) {
             return Ok(None);
@@ -29,7 +29,7 @@ pub fn bring_up(store: &Store, ino: Ino, generation: u32, from: FileBlock) -> Fs
         // DRAM would idle, and the block would be demoted again.
         let wanted = |block: FileBlock| -> FsResult<bool> {
             let (key, version) = (inode.page_key(block), store.dram.cold_versions().get(ino, block));
-            Ok(store.persistent.map().lookup(&inode.map(), block)?.is_none()
+            Ok(store.persistent.map().lookup_with(&guard, &inode.map(), block)?.is_none()
                 && !store.dram.cache().holds(key, version))
         };
         let mut found = None;

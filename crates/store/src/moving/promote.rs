@@ -25,9 +25,9 @@ pub fn promote(store: &Store, promotion: &Promotion) -> FsResult<bool> {
     let mut op = Op::new(Wait::Never);
     run_attempts(store, &mut op, SMALL_RECORD, |reservation, op| {
         let claim = store.persistent.blocks().claim(1, op.purpose)?;
-        let _guard = store.inodes.locks().write(ino);
+        let guard = store.inodes.locks().write(ino);
         let inode = load_regular(store, ino)?;
-        let mapped = store.persistent.map().lookup(&inode.map(), block)?;
+        let mapped = store.persistent.map().lookup_with(&guard, &inode.map(), block)?;
         let same = inode.slot.generation.get() == promotion.key.generation
             && store.dram.cold_versions().get(ino, block) == promotion.version;
         let kept_below = pin_of(store, &inode)?.is_some_and(|tier| tier > 0);

@@ -6,9 +6,14 @@
 //! A reader or writer that does not get a lock at once queues before a gate, and only the thread past the
 //! gate waits for the lock itself. The lock alone prefers a waiting writer to all readers: while threads
 //! wrote to a file without a pause, readers of the file waited for ever, request threads too.
+//!
+//! A lock owns the cursor of the file map for its inodes: a guard gives the cursor, and nothing else does. Cursors lie apart
+//! from the locks: the locks of neighbouring inodes share lines, and a map without cursors touches none.
 
 use smallvec::SmallVec;
+use std::ops::Deref;
 use terrace_format::Ino;
+use terrace_map::Cursor;
 use terrace_runtime::sync::{
     LockKind, LockRank, Mutex, PoolLocks, Ranked, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
@@ -44,15 +49,39 @@ impl Stripe {
 pub struct InodeLocks {
     locks: PoolLocks,
     stripes: Vec<Stripe>,
+    /// The cursor of each stripe.
+    cursors: Vec<Cursor>,
 }
 
-/// Exclusive locks of several inodes.
+/// A held lock of an inode, which gives the cursor of the lock.
+pub struct Held<'a, G> {
+    _guard: Ranked<G>,
+    cursor: &'a Cursor,
+}
+
+/// A shared lock of an inode.
+pub type SharedInode<'a> = Held<'a, RwLockReadGuard<'a, ()>>;
+/// An exclusive lock of an inode.
+pub type ExclusiveInode<'a> = Held<'a, RwLockWriteGuard<'a, ()>>;
+/// Exclusive locks of several inodes, whose cursors are not used.
 pub type InodeGuards<'a> = SmallVec<[Ranked<RwLockWriteGuard<'a, ()>>; 4]>;
+
+impl<G> Deref for Held<'_, G> {
+    type Target = Cursor;
+    #[inline]
+    fn deref(&self) -> &Cursor {
+        self.cursor
+    }
+}
 
 impl InodeLocks {
     /// All locks free.
     pub(crate) fn new(locks: PoolLocks) -> InodeLocks {
-        InodeLocks { locks, stripes: (0..STRIPES).map(|_| Stripe::default()).collect() }
+        InodeLocks {
+            locks,
+            stripes: (0..STRIPES).map(|_| Stripe::default()).collect(),
+            cursors: (0..STRIPES).map(|_| Cursor::default()).collect(),
+        }
     }
 
     #[inline]
@@ -63,16 +92,17 @@ impl InodeLocks {
 
     /// Shared lock of one inode.
     #[inline]
-    pub fn read(&self, ino: Ino) -> Ranked<RwLockReadGuard<'_, ()>> {
+    pub fn read(&self, ino: Ino) -> SharedInode<'_> {
         let index = Self::stripe(ino);
         let held = self.rank(index).take();
-        Ranked::new(self.stripes[index].read(), held)
+        Held { _guard: Ranked::new(self.stripes[index].read(), held), cursor: &self.cursors[index] }
     }
 
     /// Exclusive lock of one inode.
     #[inline]
-    pub fn write(&self, ino: Ino) -> Ranked<RwLockWriteGuard<'_, ()>> {
-        self.write_stripe(Self::stripe(ino))
+    pub fn write(&self, ino: Ino) -> ExclusiveInode<'_> {
+        let index = Self::stripe(ino);
+        Held { _guard: self.write_stripe(index), cursor: &self.cursors[index] }
     }
 
     #[inline]
