@@ -81,7 +81,7 @@ type Shard = HashMap<u32, Pieces, BuildHasherDefault<InoHasher>>;
 #[derive(Debug)]
 pub struct Presence {
     shards: Vec<RwLock<Shard>>,
-    /// Blocks whose bits say that they may be there, until the next mount. A failing medium makes them, so they are few.
+    /// Blocks in doubt, until the next mount. A failing medium makes doubts, so the set is small.
     doubts: RwLock<HashSet<(Ino, FileBlock)>>,
 }
 

@@ -357,6 +357,7 @@ mod tests {
     }
 
     /// A table in memory, filled by moves to the last place of a full PM.
+    #[allow(clippy::indexing_slicing)] // places that the search gave
     fn fill(size: u64, seed: u64) -> (usize, usize) {
         let geometry = geometry(size);
         let buckets = Buckets::new(KEY, &geometry);
