@@ -4,7 +4,7 @@
 //! a block lets its caller descend.
 
 use crate::code::Code;
-use crate::cuckoo_map::CuckooTable;
+use crate::cuckoo_table::CuckooTable;
 use crate::inode_record::InodeRecord;
 use crate::options::Options;
 use crate::overlay::Overlay;

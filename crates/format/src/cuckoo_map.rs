@@ -25,8 +25,6 @@ pub const STASH_LINES: u64 = BLOCK_SIZE / LINE_SIZE;
 /// Most moves that free a place.
 pub const MAX_MOVES: usize = 32;
 
-/// Buckets for each 19 × [`BUCKET_ENTRIES`] / 4 blocks, times four: a full PM is a load of at most 95 %.
-const BUCKETS_OF_19: u64 = 5;
 /// Buckets that a search for moves looks at.
 const MAX_LOOKS: usize = 2048;
 /// Lines of a block.
@@ -103,16 +101,6 @@ impl Entry {
 #[inline]
 pub fn is_free(words: &Words) -> bool {
     *words == [0; 2]
-}
-
-/// Buckets of the map of a pool in which `blocks` blocks are left for map and pool.
-pub(crate) fn bucket_count(blocks: u64) -> u64 {
-    (blocks * BUCKETS_OF_19).div_ceil(19).max(2)
-}
-
-/// Blocks of the area of a map with so many buckets.
-pub(crate) fn area_blocks(buckets: u64) -> u64 {
-    buckets.div_ceil(BLOCK_LINES) + 1
 }
 
 /// The lines of a cuckoo map: numbers and addresses of buckets, and of the stash behind them.
@@ -354,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_of_pairs_are_the_pairs_of_their_blocks() {
+    fn buckets_computed_together_equal_single_buckets() {
         for size in [2 << 20, 1 << 32] {
             let buckets = Buckets::new(KEY, &geometry(size));
             let mut pairs = [[0; 2]; 16];
@@ -369,6 +357,7 @@ mod tests {
     }
 
     /// A table in memory, filled by moves to the last place of a full PM.
+    #[allow(clippy::indexing_slicing)] // places that the search gave
     fn fill(size: u64, seed: u64) -> (usize, usize) {
         let geometry = geometry(size);
         let buckets = Buckets::new(KEY, &geometry);
@@ -420,7 +409,7 @@ mod tests {
 
     /// Damage makes neither an endless search nor a move of a damaged entry.
     #[test]
-    fn damaged_entries_stay_where_they_are() {
+    fn a_search_moves_no_damaged_entry() {
         let buckets = Buckets::new(KEY, &geometry(2 << 20));
         for words in [[u64::MAX; 2], [0, 1], entry(1, 0, 5).encode()] {
             let mut looks = 0;

@@ -6,9 +6,8 @@
 //! block 8..    lanes, block table, checksum words (feature page-checksums), area of the file map (cuckoo, packed), pool of blocks
 //! ```
 
-use crate::address::{BLOCK_SIZE, PmBlock, PmOffset};
+use crate::address::{BLOCK_SIZE, LINE_SIZE, PmBlock, PmOffset};
 use crate::corrupt::Corrupt;
-use crate::cuckoo_map::{area_blocks, bucket_count};
 use crate::homes::GROUP_SLOTS;
 use crate::inode::ORPHAN_LISTS;
 use crate::map_kind::MapKind;
@@ -171,8 +170,10 @@ impl Geometry {
     /// Buckets of the cuckoo map; 0 with another map.
     pub fn map_buckets(&self) -> u64 {
         match self.map {
+            // Of four entries each: a full PM is a load of at most 95 %.
             MapKind::Cuckoo => {
-                bucket_count(self.block_count().saturating_sub(self.map_offset().0 / BLOCK_SIZE))
+                let blocks = self.block_count().saturating_sub(self.map_offset().0 / BLOCK_SIZE);
+                (blocks * 5).div_ceil(19).max(2)
             }
             _ => 0,
         }
@@ -196,7 +197,8 @@ impl Geometry {
     pub fn first_pool_block(&self) -> PmBlock {
         let before = self.map_offset().0 / BLOCK_SIZE;
         PmBlock(match self.map {
-            MapKind::Cuckoo => before + area_blocks(self.map_buckets()),
+            // Buckets, and a block for the stash.
+            MapKind::Cuckoo => before + self.map_buckets().div_ceil(BLOCK_SIZE / LINE_SIZE) + 1,
             MapKind::Packed => {
                 let words = self.block_count().saturating_sub(self.first_word());
                 before + (8 * words).div_ceil(BLOCK_SIZE)

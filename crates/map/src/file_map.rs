@@ -103,6 +103,7 @@ impl MapRecord {
 pub struct MapGuard<'a>(Shared<'a>);
 
 #[derive(Default)]
+#[allow(clippy::large_enum_variant)] // it lives on the stack of a commit, and is moved twice
 enum Shared<'a> {
     #[default]
     Nothing,

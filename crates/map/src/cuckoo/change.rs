@@ -38,7 +38,7 @@ struct Part<'a> {
 
 impl Part<'_> {
     /// The new mapping of a block by its number in the group; `None` where the change does not concern it.
-    fn new(&self, index: usize) -> Option<Option<Mapping>> {
+    fn wanted(&self, index: usize) -> Option<Option<Mapping>> {
         self.mappings.get(index.checked_sub(self.from)?).copied()
     }
 }
@@ -119,7 +119,7 @@ impl CuckooMap {
         let mut found: OfGroup<Found> = [None; RUN_BLOCKS as usize];
         let mut changed = 0u32;
         for (index, place) in found.iter_mut().enumerate() {
-            let Some(new) = part.new(index) else { continue };
+            let Some(new) = part.wanted(index) else { continue };
             *place = lines.find(&part.group.key(part.ino, part.base + index as u64))?;
             let old =
                 place.map(|found| Mapping { block: found.entry.place, unwritten: found.entry.unwritten });
@@ -274,7 +274,7 @@ impl CuckooMap {
 /// The entries of the blocks that a change maps anew: runs as long as they can be.
 fn new_entries(part: &Part<'_>, changed: u32) -> OfGroup<Entry> {
     let mut entries: OfGroup<Entry> = [None; RUN_BLOCKS as usize];
-    let new = |index: usize| part.new(index).flatten().filter(|_| changed >> index & 1 == 1);
+    let new = |index: usize| part.wanted(index).flatten().filter(|_| changed >> index & 1 == 1);
     let mut start = 0;
     while start < RUN_BLOCKS as usize {
         let Some(first) = new(start) else {

@@ -15,7 +15,7 @@ use zerocopy::little_endian::U64;
 /// Searches without locks before a search with locks.
 const TRIES: usize = 4;
 
-/// What is known of the stash. The mount does not read it: its time does not depend on the map.
+/// Knowledge of the stash. The mount does not read the stash, so that the time of a mount does not depend on the map.
 #[derive(Debug, Clone, Copy)]
 #[repr(u8)]
 enum Stash {

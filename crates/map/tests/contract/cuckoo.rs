@@ -41,7 +41,7 @@ fn counted(maps: &ModelledMap) -> (usize, usize) {
     (count(false), count(true))
 }
 
-/// Blocks of inode 1 whose buckets are those of its block 0.
+/// Blocks of inode 1 in the two buckets of block 0.
 fn colliding(geometry: &Geometry, count: usize) -> Vec<u64> {
     let buckets = Buckets::new(UUID, geometry);
     let mut pair = buckets.pair(Ino(1), FileBlock(0));
@@ -65,7 +65,7 @@ pub fn lines(maps: &ModelledMap) -> BTreeMap<u64, [[u64; 2]; 4]> {
     buckets.lines().map(read).collect()
 }
 
-/// The table holds the entries of a model, each once, where it may lie, and each run is told by all its entries.
+/// The table holds the entries of a model once, in buckets of their keys, and all entries of a run tell the same run.
 pub fn check(maps: &ModelledMap, content: &Model) {
     let buckets = Buckets::new(UUID, maps.wal.geometry());
     let mut entries: BTreeMap<(u64, u64), Entry> = BTreeMap::new();
@@ -93,7 +93,7 @@ pub fn check(maps: &ModelledMap, content: &Model) {
     }
 }
 
-/// The address of a word of the table: of an entry, where it is found soon.
+/// The address of a word of the table, mostly of an entry.
 pub fn random_word(maps: &mut ModelledMap) -> PmOffset {
     let buckets = Buckets::new(UUID, maps.wal.geometry());
     let mut word = || {
@@ -105,7 +105,7 @@ pub fn random_word(maps: &mut ModelledMap) -> PmOffset {
     *words.iter().find(is_used).unwrap_or(&words[0])
 }
 
-/// The smallest pool takes blocks until none is free: the table is at a load of 94 % then, and its entries have moved.
+/// A pool of 8 MiB takes blocks until no block is free: a load of 94 % of the table, with moves of entries.
 #[test]
 fn blocks_find_a_place_until_no_block_is_free() {
     for seed in 0..4 {
@@ -134,9 +134,9 @@ fn blocks_find_a_place_until_no_block_is_free() {
     }
 }
 
-/// Keys of one file that share both buckets: the ninth and later ones push entries into the stash, until it is full.
+/// Blocks of a file with the same two buckets: from the ninth on, entries go into the stash, until the stash is full.
 #[test]
-fn blocks_whose_buckets_are_the_same_fill_the_stash() {
+fn colliding_blocks_fill_the_stash() {
     let (pm, geometry) = recorded(2 << 20);
     let places = 2 * BUCKET_ENTRIES + STASH_LINES as usize * BUCKET_ENTRIES;
     let blocks = colliding(&geometry, places + 1);
@@ -144,7 +144,7 @@ fn blocks_whose_buckets_are_the_same_fill_the_stash() {
     for (number, block) in blocks.iter().take(places).enumerate() {
         maps.put(1, *block, 1, false).unwrap();
         assert_eq!(counted(&maps), ((number + 1).min(8), (number + 1).saturating_sub(8)));
-        // Before the end of the scan the stash is searched for every block that is not in its buckets.
+        // Before the end of the scan the stash is searched for every block without an entry in a bucket.
         assert!(maps.map.lookup(&maps.inode(1), FileBlock(blocks[0])).unwrap().is_some());
         assert_eq!(maps.map.lookup(&maps.inode(1), FileBlock(blocks[places])).unwrap(), None);
     }
@@ -216,7 +216,7 @@ fn crashes_amid_moves_leave_each_entry_once() {
     }
 }
 
-/// Ends the other thread, also when this one panics.
+/// Stops the reader thread, also after a panic of the writer.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -225,9 +225,9 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Another file's blocks push the entries of a file to their other buckets: its reader finds each of them at each moment.
+/// New blocks of file 2 push entries of file 1 to other buckets. A reader of file 1 finds every block at every moment.
 #[test]
-fn readers_find_entries_that_move() {
+fn readers_find_moving_entries() {
     let (pm, geometry) = recorded(2 << 20);
     let mut maps = opened(&pm, geometry, 2);
     for block in 0..200 {
@@ -280,9 +280,9 @@ fn readers_find_entries_that_move() {
     assert_eq!(maps.content().unwrap(), maps.model);
 }
 
-/// A false number of blocks in a run is damage when the run is changed, and no other block changes by it.
+/// A false number of blocks in a run is damage when the run is changed, and the other blocks stay.
 #[test]
-fn a_run_that_lies_is_refused_by_a_change() {
+fn a_change_refuses_a_damaged_run() {
     for (block, counts) in [(17, 3u64 << 52 | 1 << 48), (18, 0), (16, 15 << 52)] {
         let (pm, geometry) = recorded(2 << 20);
         let mut maps = opened(&pm, geometry, 2);
@@ -307,7 +307,7 @@ fn a_run_that_lies_is_refused_by_a_change() {
 
 /// A change of a block within a run writes the other entries of the run, and no owner or entry besides.
 #[test]
-fn a_change_within_a_run_takes_the_bytes_that_it_tells() {
+fn a_change_within_a_run_corrects_its_other_entries() {
     let (pm, geometry) = recorded(2 << 20);
     let mut maps = opened(&pm, geometry, 2);
     maps.put(1, 32, 16, false).unwrap();

@@ -5,7 +5,7 @@
 
 use crate::state::Round;
 use crate::state::maps::{FileMap, Mapped};
-use terrace_check::cuckoo_map::entries_of;
+use terrace_check::cuckoo_table::entries_of;
 use terrace_format::cuckoo_map::{Buckets, Entry, Line, is_free};
 use terrace_format::table::Owner;
 
