@@ -1,7 +1,7 @@
 //! The background steps of a mount, in one table, and the threads that drive them.
 //!
 //! A simulator drives the same steps by hand ([`run_background`]). The step of requested movements (`requests`) is not
-//! in the table: tests drive it apart, so that a request ends when they want it to.
+//! in the table: tests drive that step, so a request ends at the time of their choice.
 
 use crate::engine::Engine;
 use crate::memory::MemoryStep;

@@ -29,6 +29,7 @@ pub use background::Background;
 pub use engine::Engine;
 pub use memory_source::{Memory, MemorySource};
 pub use mkfs::{DeviceClass, FormatOptions, NewDevice, RootDirectory, format};
+pub use mount::mount_with_map;
 pub use options::{MakeMap, MountOptions, PoolMedia};
 pub use status::io::IoReport;
 pub use status::parameters::ParametersStatus;

@@ -2,7 +2,7 @@
 
 use crate::engine::Engine;
 use crate::memory::most;
-use crate::options::{MountOptions, PoolMedia};
+use crate::options::{MakeMap, MountOptions, PoolMedia};
 use crate::provide::Provider;
 use std::sync::{Arc, OnceLock};
 use terrace_blocks::BlockPool;
@@ -12,7 +12,7 @@ use terrace_format::device::{DeviceHeader, SUMMARY_ENTRIES};
 use terrace_format::geometry::{Geometry, ROOTS_BLOCK};
 use terrace_format::superblock::Superblock;
 use terrace_format::{BLOCK_SIZE, DeviceBlock, DeviceId, TierId};
-use terrace_map::{FileMap, registry};
+use terrace_map::registry;
 use terrace_media::block::AlignedBlock;
 use terrace_migration::migration::Migration;
 use terrace_migration::requested::queue::RequestQueue;
@@ -96,16 +96,6 @@ fn open_log(
     Ok((Arc::new(wal), recovery))
 }
 
-/// The file map that the superblock names, or another one that is measured.
-fn open_map(
-    superblock: &Superblock,
-    options: &MountOptions,
-    blocks: &Arc<BlockPool>,
-) -> FsResult<Box<dyn FileMap>> {
-    let make = options.file_map.unwrap_or(registry::row_of(superblock.map_kind()).make);
-    Ok(make(blocks)?)
-}
-
 /// The choices of the mount that stay as they are.
 fn mode_of(superblock: &Superblock, options: &MountOptions, data_ordered: bool) -> Mode {
     Mode {
@@ -129,10 +119,26 @@ fn mode_of(superblock: &Superblock, options: &MountOptions, data_ordered: bool) 
 /// # Errors
 /// A pool that cannot be used; the media's.
 pub fn mount(
+    media: PoolMedia,
+    superblock: Superblock,
+    options: MountOptions,
+    clock: Arc<dyn Clock>,
+) -> FsResult<Arc<Engine>> {
+    let make_map = registry::row_of(superblock.map_kind()).make;
+    mount_with_map(media, superblock, options, clock, make_map)
+}
+
+/// As [`Engine::mount`], with another file map than the superblock's: for measurements on a new pool, which is not mounted
+/// again.
+///
+/// # Errors
+/// As there.
+pub fn mount_with_map(
     mut media: PoolMedia,
     superblock: Superblock,
     options: MountOptions,
     clock: Arc<dyn Clock>,
+    make_map: MakeMap,
 ) -> FsResult<Arc<Engine>> {
     let begin = clock.monotonic_ns();
     // Options are refused before the log is opened, because opening marks a clean pool as used.
@@ -149,7 +155,7 @@ pub fn mount(
     while planted(Mistake::MountScansPool) && blocks.scan_step()? {}
     let catalog = Arc::new(Catalog::new(Arc::clone(&blocks)));
     let devices = open_devices(&mut media, &superblock, &sizes, &catalog, &clock);
-    let map = open_map(&superblock, &options, &blocks)?;
+    let map = make_map(&blocks)?;
     let geometry = superblock.geometry();
     let usable = geometry.block_count() - geometry.first_pool_block().0;
     let never_demotes = threshold_of(policy_id(&superblock, &options)) == Some(Threshold::None);

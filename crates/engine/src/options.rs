@@ -64,8 +64,6 @@ pub struct MountOptions {
     /// References may be given back after the program's call that ended them has returned, as the kernel does: an operation
     /// that finds no space waits for references to files removed lately.
     pub late_references: bool,
-    /// Another file map instead of the superblock's, for measurements on a new pool: nothing else knows how to read it.
-    pub file_map: Option<MakeMap>,
 }
 
 /// Makes the file map of a mounted pool.
@@ -94,7 +92,6 @@ impl Default for MountOptions {
             metadata_moves: MetadataMoves::WhenScarce,
             checkpoint_when_full: false,
             late_references: false,
-            file_map: None,
         }
     }
 }

@@ -3,6 +3,7 @@
 
 pub mod figure;
 pub mod measure;
+pub mod metric;
 pub mod options;
 pub mod outcome;
 pub mod plan;

@@ -351,7 +351,7 @@ mod tests {
 
     /// A file of 3000 blocks is a radix tree of two levels: the slot's word, a word of each node.
     #[test]
-    fn counts_of_the_radix_tree_are_those_of_its_levels() {
+    fn a_look_up_of_the_radix_tree_reads_a_line_of_each_level() {
         let (mut files, _directory) = files("radix", Opening::Counted);
         let counts = Accesses::new(Access::ReadRandom, 1).count(&mut files, 200).unwrap();
         // Eight blocks of 3000 are pointers in the slot.

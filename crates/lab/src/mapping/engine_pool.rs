@@ -12,7 +12,8 @@ use terrace_bench::failure::Outcome;
 use terrace_bench::workload::local::LocalTarget;
 use terrace_bench::workload::target::{FileTarget, OpenedFile};
 use terrace_engine::{
-    Engine, FormatOptions, MountOptions, PolicyKind, PoolMedia, Simulation, format, read_superblock,
+    Engine, FormatOptions, MountOptions, PolicyKind, PoolMedia, Simulation, format, mount_with_map,
+    read_superblock,
 };
 use terrace_media::PmMedium;
 use terrace_media::pm::{EmulatedPm, PmSpeed, RamPm};
@@ -67,14 +68,9 @@ impl EnginePool {
         if map.is_page_cached {
             pm = Arc::new(PageCachedPm::new(pm, superblock.geometry()));
         }
-        let options = MountOptions {
-            buffer_bytes: 0,
-            cache_bytes: CACHE_BYTES,
-            file_map: Some(map.make),
-            ..MountOptions::default()
-        };
+        let options = MountOptions { buffer_bytes: 0, cache_bytes: CACHE_BYTES, ..MountOptions::default() };
         let media = PoolMedia { pm, block: Vec::new() };
-        let fs = Engine::mount(media, superblock, options, clock.clone())?;
+        let fs = mount_with_map(media, superblock, options, clock.clone(), map.make)?;
         fs.run_background(1 << 20);
         Ok(EnginePool { fs, memory })
     }
@@ -172,9 +168,9 @@ mod tests {
         }
     }
 
-    /// Files are what was written, with the maps of the laboratory as with those of the registry.
+    /// Files have the written content with the maps of the laboratory and of the registry.
     #[test]
-    fn files_of_every_map_read_as_they_were_written() {
+    fn files_of_every_map_have_the_written_content() {
         let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         for map in registered().chain(page_cached()).chain([level_hash()]) {

@@ -2,8 +2,8 @@
 //!
 //! The allocator is the pool's. Where a block is not to follow, blocks of another file are put between, so the next block
 //! lies elsewhere, in a line of its own of the block table. The other file takes part in the map and in the load of the
-//! pool. Maps that choose the places of blocks themselves have no layout; they get the same blocks of the other file, so
-//! all maps hold as much.
+//! pool. Maps that choose the places of blocks themselves have no layout; their pools get the same number of blocks of the
+//! other file.
 
 use super::contestant::Contestant;
 use super::picks::Picks;

@@ -23,7 +23,7 @@ use terrace_runtime::sync::Mutex;
 use terrace_runtime::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 const WORDS: usize = BLOCK_SIZE as usize / 8;
-/// What is known of a block.
+/// Knowledge of a block.
 const UNKNOWN: u8 = 0;
 const NODE: u8 = 1;
 const OTHER: u8 = 2;
@@ -148,7 +148,7 @@ impl PageCachedPm {
             is_cached |= kind.is_some_and(|kind| kind.swap(UNKNOWN, Ordering::AcqRel) == NODE);
         }
         if is_cached {
-            // What the copy has and PM lacks was overwritten, or belongs to nobody any more.
+            // The stores that the copy has and PM lacks were overwritten, or the page is freed.
             let mut pages = self.pages.lock();
             blocks.for_each(|block| _ = pages.by_block.remove(&block));
             self.state.store(STATES.fetch_add(1, Ordering::Relaxed), Ordering::Release);

@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn picks_are_spread_and_have_their_probability() {
+    fn picks_are_spread_and_follow_the_probability() {
         let mut picks = Picks::new(5);
         let mut counts = [0u32; 10];
         (0..10_000).for_each(|_| counts[picks.below(10) as usize] += 1);

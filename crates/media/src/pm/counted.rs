@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_count_once_and_a_call_that_finds_its_lines_is_no_round() -> Result<(), MediaError> {
+    fn a_line_counts_once_and_a_call_without_a_new_line_is_no_round() -> Result<(), MediaError> {
         let pm = counted();
         pm.load_u64(PmOffset(0))?;
         assert_eq!(pm.counts(), LineCounts::default(), "no operation has begun");
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn stores_are_those_of_the_log_and_those_in_place() -> Result<(), MediaError> {
+    fn stores_to_the_log_and_in_place_are_counted_apart() -> Result<(), MediaError> {
         let pm = counted();
         pm.begin();
         pm.write_streaming(PmOffset(4096), &[1; 130])?;

@@ -6,6 +6,8 @@
 //! tear an aligned word. Counters are per thread (by thread index modulo 64, unsynchronised: two
 //! threads that share a shard may lose counts, threads that do not are exact).
 
+mod measured;
+
 use super::checked::{self, StreamChecked};
 use super::fault::FaultGuard;
 use super::kernels::{self, Kernels};
@@ -82,25 +84,6 @@ impl RamPm {
             let _ = std::fs::remove_file(path);
         })?;
         Self::map(file, path, access, true)
-    }
-
-    /// As [`Self::create`], but the kernel gives memory to a page when it is touched first. For measurements of structures
-    /// whose blocks are never touched: a store may meet a lack of memory, which a pool with content may not.
-    ///
-    /// # Errors
-    /// As [`Self::create`].
-    pub fn create_sparse(path: impl AsRef<Path>, size: u64) -> Result<RamPm, OpenError> {
-        let path = path.as_ref();
-        check_size(path, size)?;
-        let file = create_new(path)?;
-        let access = Access { uid: rustix::process::geteuid().as_raw(), mode: 0o600, block_device: false };
-        let resized = lock_exclusive(&file, path)
-            .and_then(|()| file.set_len(size).map_err(|error| OpenError::io(path, "set the size", error)));
-        resized.inspect_err(|_| {
-            // the first error is the one to report
-            let _ = std::fs::remove_file(path);
-        })?;
-        Ok(RamPm { sparse: true, ..Self::map_whole(file, path, access, (size, true))? })
     }
 
     /// Makes an existing PM file anew: `size` zero bytes, fully allocated, opened. Its old content is lost.
@@ -180,14 +163,6 @@ impl RamPm {
     /// The path.
     pub fn path(&self) -> &Path {
         &self.path
-    }
-
-    /// Takes the lines of a range out of the processor's caches: the next access finds them in memory. For measurements.
-    pub fn drop_from_caches(&self, offset: PmOffset, length: u64) {
-        if self.holds(offset.0, length) {
-            // SAFETY: in bounds.
-            unsafe { self.kernels.drop_lines(self.base.add(offset.0 as usize), length as usize) };
-        }
     }
 
     /// Owner and permissions as they were when it was opened.

@@ -45,7 +45,7 @@ fn measure((site, map, round): (&Site, &Contestant, usize), sheet: &mut Sheet, r
         let load = Load { kind, threads: 1, limit_ns: run.limit_ns, operations, seed: round as u64 + 1 };
         let target = pool.target();
         load.populate(&*target)?;
-        // The load runs in this thread. It waits for nothing but emulated PM, which it does by spinning.
+        // The load runs in this thread, and emulated PM waits by spinning.
         let begin_ns = processor_ns();
         let measure = load.run(&target, &site.scratch.clock)?;
         let taken_ns = (processor_ns() - begin_ns).max(1);

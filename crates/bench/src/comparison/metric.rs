@@ -1,0 +1,115 @@
+//! The quantities that figures measure, their units, and their values in a measured load.
+
+use crate::workload::worker::Measure;
+use serde::Serialize;
+
+/// The quantity that a figure measures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum Metric {
+    /// Operations of the load or the program.
+    OperationsPerS,
+    /// Bytes read and written.
+    BytesPerS,
+    /// The median time of a turn of the load.
+    MedianLatencyNs,
+    /// From begin to end.
+    Seconds,
+    /// The wait of the offline optimum, divided by the wait of the candidate.
+    ShareOfOptimum,
+    /// 99th percentile of the latency of a turn.
+    P99LatencyNs,
+    /// 99.9th percentile of the latency of a turn.
+    P999LatencyNs,
+    /// Longest latency of a turn.
+    MaxLatencyNs,
+    /// The 99.9th percentile by the larger of 20 medians and 2 ms.
+    TailByLimit,
+    /// Writes that found no space.
+    Failures,
+    /// Time of all threads by operations.
+    NsPerOperation,
+    /// Bytes written to Terrace's devices during the load.
+    DeviceBytesPerS,
+    /// Bytes written to Terrace's devices, divided by the demoted bytes.
+    Amplification,
+    /// Bytes demoted by a write to a device, for each operation.
+    EvictedPerOperation,
+    /// Bytes that left PM for each operation without a write to a device.
+    CleanEvictedPerOperation,
+    /// Cache lines of PM that an operation reads or stores to.
+    LinesPerOperation,
+    /// Waits for memory in an operation: loads that run side by side are one.
+    RoundsPerOperation,
+    /// Fences of an operation.
+    FencesPerOperation,
+    /// Blocks of PM.
+    Blocks,
+    /// A quotient of two figures.
+    Ratio,
+    /// Time of the file map by the time of a whole request.
+    ShareOfRequest,
+}
+
+/// "p99.9 ≤ max(20 × median, 2 ms)".
+const TAIL_MEDIANS: u64 = 20;
+const TAIL_NS: u64 = 2_000_000;
+
+impl Metric {
+    /// Unit of the figures.
+    pub fn unit(self) -> &'static str {
+        match self {
+            Metric::OperationsPerS => "operations/s",
+            Metric::BytesPerS | Metric::DeviceBytesPerS => "bytes/s",
+            Metric::Seconds => "s",
+            Metric::ShareOfOptimum => "optimum / wait",
+            Metric::Amplification => "bytes/byte",
+            Metric::EvictedPerOperation | Metric::CleanEvictedPerOperation => "bytes/operation",
+            Metric::TailByLimit => "of the limit",
+            Metric::Failures => "writes",
+            Metric::NsPerOperation => "ns/operation",
+            Metric::LinesPerOperation => "lines/operation",
+            Metric::RoundsPerOperation => "rounds/operation",
+            Metric::FencesPerOperation => "fences/operation",
+            Metric::Blocks => "blocks",
+            Metric::Ratio => "ratio",
+            Metric::ShareOfRequest => "of a request",
+            _ => "ns",
+        }
+    }
+    /// The figure of a measure that `threads` threads made.
+    pub fn of(self, measure: &Measure, threads: u64) -> f64 {
+        match self {
+            Metric::OperationsPerS => measure.operations_per_s(),
+            Metric::BytesPerS => measure.bytes_per_s(),
+            Metric::MedianLatencyNs => measure.latency_median_ns as f64,
+            Metric::Seconds => measure.elapsed_ns as f64 / 1e9,
+            // Computed, not from a load.
+            Metric::ShareOfOptimum
+            | Metric::LinesPerOperation
+            | Metric::RoundsPerOperation
+            | Metric::FencesPerOperation
+            | Metric::Blocks
+            | Metric::Ratio
+            | Metric::ShareOfRequest => f64::NAN,
+            Metric::P99LatencyNs => measure.latency_p99_ns as f64,
+            Metric::P999LatencyNs => measure.latency_p999_ns as f64,
+            Metric::MaxLatencyNs => measure.latency_max_ns as f64,
+            Metric::TailByLimit => {
+                let limit = TAIL_NS.max(TAIL_MEDIANS * measure.latency_median_ns);
+                measure.latency_p999_ns as f64 / limit as f64
+            }
+            Metric::DeviceBytesPerS => {
+                measure.device_written_bytes as f64 / measure.elapsed_ns.max(1) as f64 * 1e9
+            }
+            Metric::Amplification => measure.device_written_bytes as f64 / measure.demoted_bytes as f64,
+            Metric::EvictedPerOperation => measure.demoted_bytes as f64 / measure.operations.max(1) as f64,
+            Metric::CleanEvictedPerOperation => {
+                measure.clean_evicted_bytes as f64 / measure.operations.max(1) as f64
+            }
+            Metric::Failures => measure.failed as f64,
+            Metric::NsPerOperation => {
+                (measure.elapsed_ns * threads) as f64 / measure.operations.max(1) as f64
+            }
+        }
+    }
+}
