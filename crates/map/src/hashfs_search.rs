@@ -11,6 +11,7 @@ use terrace_format::address::{LINE_SIZE, PmBlock};
 use terrace_format::homes::{GROUP_SLOTS, Home};
 use terrace_format::table::{Entry, Owner, TABLE_ENTRY_SIZE};
 use terrace_format::{Corrupt, FileBlock, Ino};
+use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 use terrace_simd::compare::{Words, matching_part};
 use terrace_wal::Result;
@@ -115,6 +116,9 @@ impl TableSearch {
             let mut found = found.filter_map(|at| mapping(*entries.get(at)?, slots.start + at as u64));
             if let Some((_, mapping)) = found.next() {
                 return Ok(Some(mapping));
+            }
+            if planted(Mistake::ProbeEndsAtFreeSlot) && entries.iter().any(|entry| entry[0] == 0) {
+                return Ok(None);
             }
             if number == 0 && is_absent() {
                 return Ok(None);

@@ -59,6 +59,7 @@ pub enum Mistake {
     FetchKeepsChanged,
     HashTakenForName,
     EntryReferenceStays,
+    ProbeEndsAtFreeSlot,
 }
 
 /// Every mistake: its name on command lines, and what is wrong.
@@ -257,6 +258,11 @@ pub const MISTAKES: &[(Mistake, &str, &str)] = &[
         Mistake::EntryReferenceStays,
         "entry-reference-stays",
         "the reference to an entry of readdirplus that the kernel did not take stays",
+    ),
+    (
+        Mistake::ProbeEndsAtFreeSlot,
+        "probe-ends-at-free-slot",
+        "a search in a block table that is the map ends at a line with a free slot",
     ),
 ];
 
