@@ -12,6 +12,7 @@ use terrace_format::address::PmBlock;
 use terrace_format::homes::{GROUP_SLOTS, Home, Homes};
 use terrace_format::table::{Entry, Owner};
 use terrace_format::{Corrupt, FileBlock, Ino};
+use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 use terrace_simd::compare::{Words, matching_part};
 use terrace_wal::{Error, Result};
@@ -150,6 +151,9 @@ impl TableSearch {
             let mut found = found.filter_map(|at| mapping(*entries.get(at)?, slots.start + at as u64));
             if let Some((_, mapping)) = found.next() {
                 return Ok(Some(mapping));
+            }
+            if planted(Mistake::ProbeEndsAtFreeSlot) && entries.iter().any(|entry| entry[0] == 0) {
+                return Ok(None);
             }
             if number == 0 && is_absent() {
                 return Ok(None);

@@ -64,6 +64,7 @@ pub enum Mistake {
     PresenceBeforeCommit,
     ClaimIgnoresQuarantine,
     CursorIgnoresVersion,
+    ProbeEndsAtFreeSlot,
 }
 
 /// Every mistake: its name on command lines, and what is wrong.
@@ -282,6 +283,11 @@ pub const MISTAKES: &[(Mistake, &str, &str)] = &[
         Mistake::CursorIgnoresVersion,
         "cursor-ignores-version",
         "a cursor of a file map is believed at a changed version of its leaf",
+    ),
+    (
+        Mistake::ProbeEndsAtFreeSlot,
+        "probe-ends-at-free-slot",
+        "a search in a block table that is the map ends at a line with a free slot",
     ),
 ];
 

@@ -253,9 +253,9 @@ impl Accesses {
         if self.access.is_insertion() {
             files.pool.insert(inode, block, self.width as usize)?;
         } else if self.width == 1 {
-            black_box(files.pool.map().lookup(inode, block)?);
+            black_box(files.pool.map().lookup_with(&files.cursor, inode, block)?);
         } else {
-            files.pool.map().lookup_run(inode, block, found)?;
+            files.pool.map().lookup_run_with(&files.cursor, inode, block, found)?;
             black_box(&found);
         }
         Ok(())

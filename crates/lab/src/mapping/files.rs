@@ -11,6 +11,7 @@ use super::pool::{BarePool, Opening};
 use std::path::Path;
 use terrace_bench::failure::Outcome;
 use terrace_format::{BLOCK_SIZE, FileBlock};
+use terrace_map::Cursor;
 use terrace_map::file_map::MapInode;
 
 /// Blocks that an insertion maps at most while files are made.
@@ -71,6 +72,8 @@ pub(crate) struct Files {
     pub(crate) pool: BarePool,
     pub(crate) layout: Layout,
     pub(crate) inodes: Vec<MapInode>,
+    /// As the lock of the inodes would own it.
+    pub(crate) cursor: Cursor,
     other: MapInode,
     /// Whether the map chooses the places of blocks.
     has_no_layout: bool,
@@ -103,6 +106,7 @@ impl Files {
             pool,
             layout,
             inodes,
+            cursor: Cursor::default(),
             other,
             has_no_layout: map.kind.is_table(),
             other_end: 0,
