@@ -119,7 +119,7 @@ impl Presence {
         self.insert(ino, block);
     }
 
-    /// Whether a block must be in the table: its bit is set, and nothing is known against it.
+    /// Whether a block must be in the table: its bit is set, and the block is not in doubt.
     pub fn requires(&self, ino: Ino, block: FileBlock) -> bool {
         self.contains(ino, block) && !self.doubts.read().contains(&(ino, block))
     }

@@ -30,7 +30,7 @@ pub enum LockKind {
     Lane,
 }
 
-/// The locks of one open pool: pools of one process have nothing to do with each other.
+/// The locks of one open pool: each pool of a process has locks of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolLocks(u32);
 
