@@ -5,7 +5,7 @@ use crate::modelled_map::{Model, ModelledMap, UUID, image};
 use rand::Rng;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_format::cuckoo_map::{BUCKET_ENTRIES, Buckets, Entry, RUN_BLOCKS, STASH_LINES, is_free};
 use terrace_format::table::Owner;
 use terrace_format::{FileBlock, Geometry, Ino, PmOffset};
@@ -216,68 +216,46 @@ fn crashes_amid_moves_leave_each_entry_once() {
     }
 }
 
-/// Stops the reader thread, also after a panic of the writer.
-struct Ends<'a>(&'a AtomicBool);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
-/// New blocks of file 2 push entries of file 1 to other buckets. A reader of file 1 finds every block at every moment.
+/// New blocks of file 2 push entries of file 1 to other buckets. Before each event of the moves a reader begins: it finds
+/// every block of file 1, or waits for the end of the move.
 #[test]
 fn readers_find_moving_entries() {
     let (pm, geometry) = recorded(2 << 20);
     let mut maps = opened(&pm, geometry, 2);
-    for block in 0..200 {
-        maps.put(1, 3 * block, 1, false).unwrap();
-    }
-    let expected: Vec<(u64, Mapping)> =
-        maps.model.iter().map(|((_, block), mapping)| (*block, *mapping)).collect();
-    let (map, inode): (Arc<dyn FileMap>, _) = (Arc::clone(&maps.map), maps.inode(1));
-    let (is_done, looks) = (AtomicBool::new(false), AtomicU64::new(0));
-    let places = |maps: &ModelledMap| {
-        let of_file = |words: &[u64; 2]| Entry::decode(*words).filter(|entry| entry.ino == Ino(1));
-        let lines = lines(maps).into_iter();
-        lines
-            .flat_map(|(line, words)| words.into_iter().map(move |words| (line, words)))
-            .filter_map(|(line, words)| Some((of_file(&words)?.block.0, line)))
-            .collect::<BTreeMap<u64, u64>>()
-    };
-    let mut moves = 0;
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !is_done.load(Ordering::Relaxed) {
-                for (block, mapping) in &expected {
-                    let found = map.lookup(&inode, FileBlock(*block)).unwrap();
-                    assert_eq!(found, Some(*mapping), "block {block}");
-                    assert_eq!(
-                        map.lookup(&inode, FileBlock(block + 1)).unwrap(),
-                        None,
-                        "block {}",
-                        block + 1
-                    );
-                    looks.fetch_add(1, Ordering::Relaxed);
+    (0..400).for_each(|block| maps.put(1, 3 * block, 1, false).unwrap());
+    let blocks = maps.model.iter().map(|((_, block), mapping)| (*block, *mapping));
+    let expected: Arc<Vec<(u64, Mapping)>> = Arc::new(blocks.collect());
+    let (mut moves, mut readers) = (0, 0);
+    for block in (0..70).map(|block| 3 * block) {
+        let wanted = maps.wanted(2, block, 1);
+        if maps.map.missing_room(&[], &wanted).unwrap().is_some() {
+            moves += 1;
+            let begun = Arc::new(std::sync::Mutex::new(Vec::new()));
+            let (map, inode, all) = (Arc::clone(&maps.map), maps.inode(1), Arc::clone(&expected));
+            let list = Arc::clone(&begun);
+            pm.clock().on_event(Some(Box::new(move |_| {
+                let (map, all): (Arc<dyn FileMap>, _) = (Arc::clone(&map), Arc::clone(&all));
+                let reader = std::thread::spawn(move || {
+                    for (block, mapping) in all.iter() {
+                        let found = map.lookup(&inode, FileBlock(*block)).unwrap();
+                        assert_eq!(found, Some(*mapping), "block {block}");
+                    }
+                });
+                let begin = std::time::Instant::now();
+                while !reader.is_finished() && begin.elapsed().as_millis() < 5 {
+                    std::thread::yield_now();
                 }
-            }
-        });
-        let _end = Ends(&is_done);
-        for round in 0..12 {
-            let before = places(&maps);
-            let mut block = 1000 * round;
-            while maps.put(2, block, 1, false).is_ok() {
-                block += 1;
-            }
-            let after = places(&maps);
-            moves += before.iter().filter(|(block, line)| after[block] != **line).count();
-            (0..300).step_by(20).for_each(|first| maps.clear(2, 1000 * round + first, 20, 1.0).unwrap());
-            maps.wal.checkpoint().unwrap();
+                list.lock().unwrap().push(reader);
+            })));
+            maps.ensure_room(2, block, 1).unwrap();
+            pm.clock().on_event(None);
+            let begun = std::mem::take(&mut *begun.lock().unwrap());
+            readers += begun.len();
+            begun.into_iter().for_each(|reader| reader.join().unwrap());
         }
-    });
-    let looks = looks.load(Ordering::Relaxed);
-    assert!(moves > 100 && looks > 1000, "{moves} moves, {looks} looks");
-    assert_eq!(maps.content().unwrap(), maps.model);
+        maps.put(2, block, 1, false).unwrap();
+    }
+    assert!(moves >= 3 && readers > 10, "{moves} moves, {readers} readers");
 }
 
 /// A false number of blocks in a run is damage when the run is changed, and the other blocks stay.
