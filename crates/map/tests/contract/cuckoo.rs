@@ -14,6 +14,8 @@ use terrace_map::{FileMap, MAPS, Mapping};
 use terrace_media::PmMedium;
 use terrace_media::crash::EventKind;
 use terrace_media::pm::RecordedPm;
+use terrace_runtime::sync::Mutex;
+use terrace_runtime::{Clock, SystemClock};
 use terrace_wal::{Error, NoSpace, Tx};
 use zerocopy::IntoBytes;
 
@@ -219,6 +221,7 @@ fn crashes_amid_moves_leave_each_entry_once() {
 /// New blocks of file 2 push entries of file 1 to other buckets. Before each event of the moves a reader begins: it finds
 /// every block of file 1, or waits for the end of the move.
 #[test]
+#[allow(clippy::disallowed_methods)] // threads that outlive the event
 fn readers_find_moving_entries() {
     let (pm, geometry) = recorded(2 << 20);
     let mut maps = opened(&pm, geometry, 2);
@@ -230,7 +233,7 @@ fn readers_find_moving_entries() {
         let wanted = maps.wanted(2, block, 1);
         if maps.map.missing_room(&[], &wanted).unwrap().is_some() {
             moves += 1;
-            let begun = Arc::new(std::sync::Mutex::new(Vec::new()));
+            let begun = Arc::new(Mutex::new(Vec::new()));
             let (map, inode, all) = (Arc::clone(&maps.map), maps.inode(1), Arc::clone(&expected));
             let list = Arc::clone(&begun);
             pm.clock().on_event(Some(Box::new(move |_| {
@@ -241,15 +244,16 @@ fn readers_find_moving_entries() {
                         assert_eq!(found, Some(*mapping), "block {block}");
                     }
                 });
-                let begin = std::time::Instant::now();
-                while !reader.is_finished() && begin.elapsed().as_millis() < 5 {
+                let clock = SystemClock::default();
+                let begin = clock.monotonic_ns();
+                while !reader.is_finished() && clock.monotonic_ns() - begin < 5_000_000 {
                     std::thread::yield_now();
                 }
-                list.lock().unwrap().push(reader);
+                list.lock().push(reader);
             })));
             maps.ensure_room(2, block, 1).unwrap();
             pm.clock().on_event(None);
-            let begun = std::mem::take(&mut *begun.lock().unwrap());
+            let begun = std::mem::take(&mut *begun.lock());
             readers += begun.len();
             begun.into_iter().for_each(|reader| reader.join().unwrap());
         }
