@@ -61,6 +61,7 @@ pub(crate) fn walk_cuckoo(checker: &mut Checker<'_>, record: &mut InodeRecord) {
     let mut found = table.range(u64::from(ino), (0, u64::MAX)).iter().peekable();
     while let Some(Found { entry, line }) = found.next().copied() {
         let block = entry.block;
+        assert_eq!(entry.ino.0, u64::from(ino), "an entry of another file in line {line}");
         if before.is_some_and(|before| before.block == block) {
             checker.report(Code::CuckooTwice, || format!("inode {ino}: block {block}, again in line {line}"));
             continue;

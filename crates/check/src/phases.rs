@@ -4,6 +4,7 @@
 //! and slot: such a phase is left out when a metadata page below could not be read.
 
 use crate::checker::Checker;
+use crate::packed_map::compare_packed_words;
 use crate::table::regions;
 
 /// A row of [`PHASES`].
@@ -43,7 +44,7 @@ pub const PHASES: &[Phase] = &[
         needs_all_metadata: true,
         run: |checker| {
             checker.cuckoo_rest();
-            checker.packed_words();
+            compare_packed_words(checker);
         },
     },
     Phase {

@@ -29,11 +29,12 @@
 use crate::cuckoo::Held;
 use crate::cursor::{Cursor, LeafChange};
 pub use crate::map_inode::{MapInode, Mapping};
+pub use crate::presence_change::PresenceChange;
+pub(crate) use crate::presence_change::Witness;
 use smallvec::SmallVec;
-use terrace_blocks::{Claim, Presence};
+use terrace_blocks::Claim;
 use terrace_format::inode::InodeSlot;
 use terrace_format::{FileBlock, Ino, PmBlock};
-use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::sync::MutexGuard;
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 use terrace_wal::{Error, MapRoom, Result, Tx};
@@ -157,83 +158,6 @@ impl<'a> MapGuard<'a> {
                 change.into_iter().for_each(PresenceChange::doubtful);
             }
             _ => {}
-        }
-    }
-}
-
-/// The file map as witness of what presence has to say.
-pub(crate) trait Witness: Send + Sync {
-    /// The bits, where the map has them.
-    fn presence(&self) -> Option<&Presence>;
-
-    /// Whether the map has a block, whatever its bit says.
-    ///
-    /// # Errors
-    /// See [`FileMap`].
-    fn has_entry(&self, ino: Ino, block: FileBlock) -> Result<bool>;
-
-    /// A block that was there has left PM.
-    fn left(&self, ino: Ino, block: FileBlock);
-}
-
-/// Blocks of files that a change adds to presence or takes out of it. Dropped without an end it lets the map say which of
-/// them are there: the scan after the mount may have passed a block meanwhile.
-pub struct PresenceChange<'a> {
-    witness: &'a dyn Witness,
-    /// Entered already.
-    added: SmallVec<[(Ino, FileBlock); 2]>,
-    /// Taken out when the change is committed.
-    removed: SmallVec<[(Ino, FileBlock); 2]>,
-}
-
-impl<'a> PresenceChange<'a> {
-    pub(crate) fn new(witness: &'a dyn Witness) -> PresenceChange<'a> {
-        PresenceChange { witness, added: SmallVec::new(), removed: SmallVec::new() }
-    }
-
-    /// Enters a block.
-    pub(crate) fn add(&mut self, ino: Ino, block: FileBlock) {
-        let is_new = self.witness.presence().is_some_and(|presence| presence.insert(ino, block));
-        if is_new && !planted(Mistake::PresenceBeforeCommit) {
-            self.added.push((ino, block));
-        }
-    }
-
-    /// Takes a block out at the commit.
-    pub(crate) fn remove(&mut self, ino: Ino, block: FileBlock) {
-        self.removed.push((ino, block));
-    }
-
-    fn committed(mut self) {
-        self.added.clear();
-        if let Some(presence) = self.witness.presence() {
-            for (ino, block) in self.removed.drain(..) {
-                if presence.remove(ino, block) {
-                    self.witness.left(ino, block);
-                }
-            }
-        }
-    }
-
-    fn doubtful(mut self) {
-        if let Some(presence) = self.witness.presence() {
-            self.added
-                .drain(..)
-                .chain(self.removed.drain(..))
-                .for_each(|(ino, block)| presence.doubt(ino, block));
-        }
-    }
-}
-
-impl Drop for PresenceChange<'_> {
-    fn drop(&mut self) {
-        let Some(presence) = self.witness.presence() else { return };
-        for (ino, block) in self.added.drain(..).chain(self.removed.drain(..)) {
-            match self.witness.has_entry(ino, block) {
-                Ok(true) => _ = presence.insert(ino, block),
-                Ok(false) => _ = presence.remove(ino, block),
-                Err(_) => presence.doubt(ino, block),
-            }
         }
     }
 }

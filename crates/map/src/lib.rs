@@ -25,6 +25,7 @@ pub mod registry;
 mod hidden;
 mod log_words;
 mod pages;
+mod presence_change;
 mod radix;
 mod radix_change;
 mod radix_prune;

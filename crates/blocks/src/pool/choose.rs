@@ -35,18 +35,18 @@ impl BlockPool {
         let bit = match target {
             Target::File { ino, block } => {
                 let home = hashed.homes.home(ino, block);
-                let mut bit = self.choose_from(hashed, &mut space, home);
-                if bit.is_some_and(|bit| self.is_crowded(hashed, home, PmBlock(bit))) {
+                let mut bit = choose_from(self, hashed, &mut space, home);
+                if bit.is_some_and(|bit| is_crowded(self, hashed, home, PmBlock(bit))) {
                     drop(space);
                     // Without it the choice made is as good as any.
                     self.wal.checkpoint_at_leisure().ok();
                     space = self.space.lock();
                     self.drain(&mut space);
-                    bit = self.choose_from(hashed, &mut space, home);
+                    bit = choose_from(self, hashed, &mut space, home);
                 }
                 bit.inspect(|bit| hashed.note_search(home, PmBlock(*bit)))
             }
-            Target::Page => self.choose_page(hashed, &mut space),
+            Target::Page => choose_page(self, hashed, &mut space),
         };
         assert!(space.promised > 0, "a block is taken that was not promised (P1)");
         space.promised -= 1;
@@ -62,95 +62,95 @@ impl BlockPool {
         self.use_claimed(block);
         Some(block)
     }
+}
 
-    /// Whether 16 slots in front of a slot of a sequence wait for the checkpoint.
-    fn is_crowded(&self, hashed: &Hashed, home: Home, slot: PmBlock) -> bool {
-        let distance = hashed.homes.distance(home, slot);
-        if distance < CROWDED_SLOTS as u64 {
-            return false;
-        }
-        let passed = hashed.homes.lines(home, distance.min(MOST_JUDGED_SLOTS)).flatten();
-        let waiting = passed.filter(|slot| self.descriptor(PmBlock(*slot)).state() == State::Quarantined);
-        waiting.take(CROWDED_SLOTS).count() == CROWDED_SLOTS
+/// Whether 16 slots in front of a slot of a sequence wait for the checkpoint.
+fn is_crowded(pool: &BlockPool, hashed: &Hashed, home: Home, slot: PmBlock) -> bool {
+    let distance = hashed.homes.distance(home, slot);
+    if distance < CROWDED_SLOTS as u64 {
+        return false;
     }
+    let passed = hashed.homes.lines(home, distance.min(MOST_JUDGED_SLOTS)).flatten();
+    let waiting = passed.filter(|slot| pool.descriptor(PmBlock(*slot)).state() == State::Quarantined);
+    waiting.take(CROWDED_SLOTS).count() == CROWDED_SLOTS
+}
 
-    /// The first free slot of the sequence of a home.
-    fn choose_from(&self, hashed: &Hashed, space: &mut Space, home: Home) -> Option<u64> {
-        match hashed.homes.placement() {
-            Placement::Linear => self.choose_linear(hashed, space, home.slot.0),
-            Placement::Groups => self.choose_in_groups(hashed, space, home),
-        }
+/// The first free slot of the sequence of a home.
+fn choose_from(pool: &BlockPool, hashed: &Hashed, space: &mut Space, home: Home) -> Option<u64> {
+    match hashed.homes.placement() {
+        Placement::Linear => choose_linear(pool, hashed, space, home.slot.0),
+        Placement::Groups => choose_in_groups(pool, hashed, space, home),
     }
+}
 
-    fn choose_linear(&self, hashed: &Hashed, space: &mut Space, home: u64) -> Option<u64> {
-        if hashed.known() == Known::Part {
-            let (first, last) = (home / GROUP_SLOTS, (self.count - 1) / GROUP_SLOTS);
-            for group in (first..=last).chain(self.first.0 / GROUP_SLOTS..=first) {
-                let begin = group * GROUP_SLOTS;
-                self.learn_group(space, begin);
-                let from = if group == first { home } else { begin };
-                if let Some(bit) = (from..begin + GROUP_SLOTS).find(|bit| space.free.contains(*bit)) {
-                    return Some(bit);
-                }
+fn choose_linear(pool: &BlockPool, hashed: &Hashed, space: &mut Space, home: u64) -> Option<u64> {
+    if hashed.known() == Known::Part {
+        let (first, last) = (home / GROUP_SLOTS, (pool.count - 1) / GROUP_SLOTS);
+        for group in (first..=last).chain(pool.first.0 / GROUP_SLOTS..=first) {
+            let begin = group * GROUP_SLOTS;
+            pool.learn_group(space, begin);
+            let from = if group == first { home } else { begin };
+            if let Some(bit) = (from..begin + GROUP_SLOTS).find(|bit| space.free.contains(*bit)) {
+                return Some(bit);
             }
-        }
-        space.free.first_from(home).or_else(|| space.free.first_from(self.first.0))
-    }
-
-    /// The first free preferred slot of a window of groups, else the first free slot of these groups, else of the next window.
-    fn choose_in_groups(&self, hashed: &Hashed, space: &mut Space, home: Home) -> Option<u64> {
-        let (homes, preferred) = (&hashed.homes, home.slot.0 % GROUP_SLOTS);
-        let is_read = hashed.known() != Known::Part;
-        let mut window = 0;
-        loop {
-            if is_read && window == WALKED_WINDOWS {
-                return nearest_free(hashed, space, home);
-            }
-            let groups = homes.window(home, window);
-            let mut is_over = true;
-            for group in groups.clone() {
-                if !is_read {
-                    self.learn_group(space, group);
-                }
-                if space.free.contains(group + preferred) {
-                    return Some(group + preferred);
-                }
-                is_over = false;
-            }
-            if is_over {
-                return None;
-            }
-            for group in groups {
-                let free = space.free.sixteen(group).rotate_right(preferred as u32);
-                if free != 0 {
-                    return Some(group + (preferred + u64::from(free.trailing_zeros())) % GROUP_SLOTS);
-                }
-            }
-            window += 1;
         }
     }
+    space.free.first_from(home).or_else(|| space.free.first_from(pool.first.0))
+}
 
-    /// Pages fill groups of 16 blocks at hashed places: put lowest first they would be one long cluster, which every
-    /// search with a home there passes.
-    fn choose_page(&self, hashed: &Hashed, space: &mut Space) -> Option<u64> {
-        let (next, end) = space.page_group;
-        if let Some(bit) = (next..end).find(|bit| space.free.contains(*bit)) {
-            space.page_group.0 = bit + 1;
-            return Some(bit);
+/// The first free preferred slot of a window of groups, else the first free slot of these groups, else of the next window.
+fn choose_in_groups(pool: &BlockPool, hashed: &Hashed, space: &mut Space, home: Home) -> Option<u64> {
+    let (homes, preferred) = (&hashed.homes, home.slot.0 % GROUP_SLOTS);
+    let is_read = hashed.known() != Known::Part;
+    let mut window = 0;
+    loop {
+        if is_read && window == WALKED_WINDOWS {
+            return nearest_free(hashed, space, home);
         }
-        for _ in 0..GROUPS_LOOKED_AT {
-            let number = space.page_groups;
-            space.page_groups += 1;
-            let group = hashed.homes.page_home(number).slot.0 / GROUP_SLOTS * GROUP_SLOTS;
-            self.learn_group(space, group);
-            if space.free.has_sixteen(group) {
-                space.page_group = (group + 1, group + GROUP_SLOTS);
-                return Some(group);
+        let groups = homes.window(home, window);
+        let mut is_over = true;
+        for group in groups.clone() {
+            if !is_read {
+                pool.learn_group(space, group);
+            }
+            if space.free.contains(group + preferred) {
+                return Some(group + preferred);
+            }
+            is_over = false;
+        }
+        if is_over {
+            return None;
+        }
+        for group in groups {
+            let free = space.free.sixteen(group).rotate_right(preferred as u32);
+            if free != 0 {
+                return Some(group + (preferred + u64::from(free.trailing_zeros())) % GROUP_SLOTS);
             }
         }
-        let home = hashed.homes.page_home(space.page_groups);
-        self.choose_from(hashed, space, home)
+        window += 1;
     }
+}
+
+/// Pages fill groups of 16 blocks at hashed places: put lowest first they would be one long cluster, which every
+/// search with a home there passes.
+fn choose_page(pool: &BlockPool, hashed: &Hashed, space: &mut Space) -> Option<u64> {
+    let (next, end) = space.page_group;
+    if let Some(bit) = (next..end).find(|bit| space.free.contains(*bit)) {
+        space.page_group.0 = bit + 1;
+        return Some(bit);
+    }
+    for _ in 0..GROUPS_LOOKED_AT {
+        let number = space.page_groups;
+        space.page_groups += 1;
+        let group = hashed.homes.page_home(number).slot.0 / GROUP_SLOTS * GROUP_SLOTS;
+        pool.learn_group(space, group);
+        if space.free.has_sixteen(group) {
+            space.page_group = (group + 1, group + GROUP_SLOTS);
+            return Some(group);
+        }
+    }
+    let home = hashed.homes.page_home(space.page_groups);
+    choose_from(pool, hashed, space, home)
 }
 
 /// The free slot with the least distance, where free slots are so few that none is in the first windows.

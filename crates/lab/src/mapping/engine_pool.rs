@@ -1,7 +1,7 @@
-//! A pool of PM alone, mounted in this process with any map under test, whose background work the caller drives: one
-//! thread does all, so a figure depends on nobody's turn, and maps of the laboratory need no locks of their own.
+//! A pool of PM alone, mounted in this process with a map under test. The caller drives background work, in a single
+//! thread: a figure depends on nobody's turn, and maps of the laboratory need no locks.
 //!
-//! All writes go to PM, and DRAM has no room for clean pages, so each request asks the file map.
+//! All writes go to PM, and DRAM has no room for clean pages: a request asks the file map.
 
 use super::contestant::Contestant;
 use super::page_cache::PageCachedPm;
@@ -22,7 +22,7 @@ use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 
 /// DRAM for clean pages: too little for any.
 const CACHE_BYTES: u64 = 32 << 10;
-/// After so many removals of names their content is removed, in as many steps as it takes.
+/// Removals of names after which the content is removed.
 const REMOVALS: u64 = 16;
 const STEPS: usize = 1 << 10;
 

@@ -1,15 +1,15 @@
-//! Level hashing as a file map, to be measured beside the others ([HashFS] section 4.9; Zuo et al., "Write-Optimized and
-//! High-Performance Hashing Index Scheme for Persistent Memory", OSDI 2018). No pool can be made with it.
+//! Level hashing as a file map, for measurements beside the maps of pools ([HashFS] section 4.9; Zuo et al., "Write-Optimized and
+//! High-Performance Hashing Index Scheme for Persistent Memory", OSDI 2018). mkfs does not offer the table.
 //!
 //! ```text
 //! top level     | b0 | b1 | b2 | b3 | b4 | b5 | ..    a key has two buckets of the top level, by two hashes,
 //! bottom level  |   b0    |   b1    |   b2    | ..    and the two buckets below them
 //! ```
-//! A bucket has four entries in one line. A key goes to the emptier of its two top buckets, then to the emptier of its
-//! bottom buckets. When all are full, one entry of theirs moves to its other bucket of the same level: one movement at
-//! most. The published table then grows; here its size is fixed like that of the pool, with a fifth of all places free when
-//! every block is mapped. As published it has nothing that is made for file systems: a range is looked up block by block.
-//! The lists of a file's blocks, which a table cannot give, are kept in memory.
+//! A bucket has four entries in one line. A key goes to the emptier of two top buckets, then to the emptier of two
+//! bottom buckets. When the four are full, an entry moves to the second bucket of the same level: a movement at
+//! most. The published table then grows; in the laboratory the size is fixed like the pool's, with a fifth of the places free when
+//! every block is mapped. As published the table serves no ranges: a range is looked up block by block.
+//! The lists of a file's blocks are kept in memory.
 //!
 //! Invariant: a key is in the table once. Not for several threads: a movement changes entries of other inodes.
 
@@ -54,7 +54,7 @@ struct Place {
 }
 
 impl LevelHash {
-    /// A table for all blocks of a new pool, in pages of the pool. Their content is not kept: the pool is not mounted again.
+    /// A table for the blocks of a new pool, in pages of the pool without kept content: the pool is mounted once.
     ///
     /// # Errors
     /// The pool's.
@@ -83,7 +83,7 @@ impl LevelHash {
         Ok(page.offset().plus(line + place.entry as u64 * ENTRY_BYTES))
     }
 
-    /// The four buckets of a key: two of the top level, and those below them.
+    /// The four buckets of a key: two of the top level, and the buckets below.
     fn buckets(&self, ino: Ino, block: FileBlock) -> [u64; 4] {
         let [one, other] = self.keys.each_ref().map(|key| {
             let hash = hash(key, ino.0 as u32, block.0 as u32);
@@ -142,7 +142,7 @@ impl LevelHash {
         Err(NoSpace::Pm.into())
     }
 
-    /// Moves an entry to its other bucket of the level; false when that one is full.
+    /// Moves an entry to the second bucket of the level; false when the bucket is full.
     fn move_away(&self, tx: &mut Tx, place: Place, words: [u64; 2], level: usize) -> Result<bool> {
         let Some(Owner::File { ino, block, .. }) = Owner::decode(words[0]) else { return Ok(false) };
         let buckets = self.buckets(ino, block);

@@ -4,10 +4,10 @@ use rustix::time::{ClockId, clock_gettime};
 use terrace_runtime::Clock;
 use terrace_simd::clock::{ticks, ticks_per_second};
 
-/// Sections that are measured for what the stopwatch itself takes.
+/// Sections to measure the stopwatch itself.
 const EMPTY_SECTIONS: usize = 1001;
 
-/// A stopwatch with its rate and its own share of each section.
+/// A stopwatch with a rate and the share of a section that the stopwatch takes.
 pub(crate) struct Stopwatch {
     ns_per_tick: f64,
     own_ticks: u64,
@@ -26,7 +26,7 @@ impl Stopwatch {
         Stopwatch { ns_per_tick, own_ticks: empty[EMPTY_SECTIONS / 2] }
     }
 
-    /// Nanoseconds of a section. Its loads are waited for, its stores may be on their way.
+    /// Nanoseconds of a section. The time waits for loads; stores may be on the way.
     #[inline]
     pub(crate) fn time<T>(&self, section: impl FnOnce() -> T) -> (f64, T) {
         let begin = ticks();

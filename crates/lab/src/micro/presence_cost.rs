@@ -1,4 +1,4 @@
-//! DRAM and time of presence: the blocks of files that memory knows beside a block table that is the file map.
+//! DRAM and time of presence: the blocks of files in memory, beside a block table as file map.
 
 use std::hint::black_box;
 use terrace_bench::failure::Outcome;
@@ -27,7 +27,7 @@ pub(super) fn run(_: &[String]) -> Outcome<()> {
         (0..BLOCKS).map(key).for_each(|(ino, block)| call(ino, block));
         (clock.monotonic_ns() - start) as f64 / BLOCKS as f64
     };
-    // Nothing is freed before all is measured: it would serve the next kind.
+    // Freed memory would serve the next kind.
     let mut kept = Vec::new();
     for (name, key) in kinds {
         let before = anonymous_bytes()?;

@@ -11,7 +11,7 @@ mod measured;
 use super::checked::{self, StreamChecked};
 use super::fault::FaultGuard;
 use super::kernels::{self, Kernels};
-use super::mapping::{Backing, Mapping, allocate, refuse_hollow};
+use super::mapping::{Backing, Mapping, fill, refuse_hollow};
 use super::{Fence, PmCounters, PmMedium, Promise};
 use crate::MediaError;
 use crate::found::{Access, Found, create_new};
@@ -212,19 +212,6 @@ fn refuse_device(found: &Found) -> Result<(), OpenError> {
         path: found.path().to_path_buf(),
         reason: "a block device; persistent memory must be a file on tmpfs, hugetlbfs or a DAX file system"
             .into(),
-    })
-}
-
-/// Locks a file, then makes it `size` zero bytes, allocated in full.
-fn fill(file: &File, path: &Path, size: u64) -> Result<(), OpenError> {
-    lock_exclusive(file, path)?;
-    let resize = |bytes| file.set_len(bytes).map_err(|error| OpenError::io(path, "set the size", error));
-    resize(0)?;
-    // The old content is durably gone before the caller changes any medium that belonged to the old pool.
-    let emptied = file.sync_all().map_err(|error| OpenError::io(path, "sync", error));
-    emptied.and_then(|()| resize(size)).and_then(|()| allocate(file, path, size)).inspect_err(|_| {
-        // give back what was allocated; the first error is the one to report
-        let _ = file.set_len(0);
     })
 }
 

@@ -3,7 +3,7 @@
 //! Invariants: the mapping lives exactly as long as the value; its base is aligned to 2 MiB; the
 //! file stays open (and locked) at least as long.
 
-use crate::open::OpenError;
+use crate::open::{OpenError, lock_exclusive};
 use rustix::fs::{FallocateFlags, fallocate, fstatfs};
 use rustix::io::Errno;
 use std::fs::File;
@@ -51,6 +51,19 @@ impl Backing {
 /// Of so many bytes of a pool one is needed to keep account of them, at most: 24 of each block, 16 of the table of blocks,
 /// some bits.
 const KEPT_OF_EACH: u64 = 64;
+
+/// Locks a file, then makes it `size` zero bytes, allocated in full.
+pub(crate) fn fill(file: &File, path: &Path, size: u64) -> Result<(), OpenError> {
+    lock_exclusive(file, path)?;
+    let resize = |bytes| file.set_len(bytes).map_err(|error| OpenError::io(path, "set the size", error));
+    resize(0)?;
+    // The old content is durably gone before the caller changes any medium that belonged to the old pool.
+    let emptied = file.sync_all().map_err(|error| OpenError::io(path, "sync", error));
+    emptied.and_then(|()| resize(size)).and_then(|()| allocate(file, path, size)).inspect_err(|_| {
+        // give back what was allocated; the first error is the one to report
+        let _ = file.set_len(0);
+    })
+}
 
 /// Gives every byte of the file its space, so that no store can fail for want of it.
 pub(crate) fn allocate(file: &File, path: &Path, size: u64) -> Result<(), OpenError> {

@@ -1,5 +1,5 @@
-//! Row hashfs-10: threads that read and append to one file. Beyond the cores of the machine the models under the scheduler
-//! say what may happen; times of more threads than cores are those of the kernel's scheduler.
+//! Row hashfs-10: threads that read and append to one file. Beyond the cores of the machine there are the models under the
+//! scheduler: times of more threads than cores are the kernel's.
 
 use super::sheet::{MapRow, PoolFile, Sheet, series};
 use crate::mapping::access::middle;
@@ -18,7 +18,7 @@ use terrace_bench::site::Site;
 use terrace_format::{BLOCK_SIZE, FileBlock};
 use terrace_runtime::sync::RwLock;
 
-/// Most growth from one thread to two, by that of the radix tree.
+/// Most growth from one thread to two, by the growth of the radix tree.
 const ALIKE: f64 = 1.05;
 const GROWTH: &str = "growth";
 const READ: &str = "read";
