@@ -6,7 +6,7 @@ use super::BlockPool;
 use crate::descriptor::State;
 use smallvec::SmallVec;
 use terrace_format::table::{DataChecksum, Entry, MASK_FULL, Owner, TABLE_ENTRY_SIZE};
-use terrace_format::{Corrupt, FileBlock, Ino, LineMask, PmBlock};
+use terrace_format::{Corrupt, FileBlock, Ino, LineMask, PmBlock, PmOffset};
 use terrace_wal::{Result, Tx, Wal};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U64;
@@ -149,9 +149,18 @@ impl BlockPool {
 fn set_map_word(wal: &Wal, tx: &mut Tx, block: PmBlock, owner: Owner) {
     let Some(at) = wal.geometry().map_word(block) else { return };
     let word = if matches!(owner, Owner::File { .. }) { owner.encode() } else { 0 };
-    // Pages have no words, so their records have no room for them. A word that cannot be read is written.
-    if word != 0 || tx.read_u64(&**wal.pm(), at).is_ok_and(|old| old != 0) {
+    if word != 0 || has_map_word(wal, tx, block, at) {
         tx.write_u64(at, word);
+    }
+}
+
+/// Whether a block has a word to clear. Records of pages have no room for one. Of a word that cannot be read the block table
+/// tells: a word that stayed would name the block when it can be read again.
+fn has_map_word(wal: &Wal, tx: &Tx, block: PmBlock, at: PmOffset) -> bool {
+    let is_page = |word| matches!(Owner::decode(word), Some(Owner::Page { .. }));
+    match tx.read_u64(&**wal.pm(), at) {
+        Ok(word) => word != 0,
+        Err(_) => !wal.pm().load_u64(wal.geometry().table_entry(block)).is_ok_and(is_page),
     }
 }
 
