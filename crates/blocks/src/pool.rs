@@ -150,14 +150,10 @@ impl BlockPool {
         BlockPool::with(wal, None, false)
     }
 
-    /// As [`Self::new`], of a pool whose file map is the block table; `key` is the superblock's hash key.
-    pub fn hashed_by(wal: Arc<Wal>, key: [u8; 16]) -> BlockPool {
-        BlockPool::with(wal, Some(key), true)
-    }
-
-    /// As [`Self::new`], of a pool whose files share a map that is another table; `key` is the superblock's hash key.
-    pub fn with_presence(wal: Arc<Wal>, key: [u8; 16]) -> BlockPool {
-        BlockPool::with(wal, Some(key), false)
+    /// As [`Self::new`], with presence and homes as the file map of the pool needs them; `key` is the superblock's hash key.
+    pub fn of_map(wal: Arc<Wal>, key: [u8; 16]) -> BlockPool {
+        let map = wal.geometry().map;
+        BlockPool::with(wal, map.is_shared().then_some(key), map.is_table())
     }
 
     fn with(wal: Arc<Wal>, key: Option<[u8; 16]>, is_placing: bool) -> BlockPool {

@@ -147,11 +147,7 @@ pub fn mount_with_map(
     let sizes = device_sizes(&media, &superblock)?;
     let (wal, recovery) = open_log(&media, &superblock, &options)?;
     let locks = wal.locks();
-    let blocks = Arc::new(match superblock.map_kind() {
-        kind if kind.is_table() => BlockPool::hashed_by(Arc::clone(&wal), superblock.hash_key),
-        kind if kind.is_shared() => BlockPool::with_presence(Arc::clone(&wal), superblock.hash_key),
-        _ => BlockPool::new(Arc::clone(&wal)),
-    });
+    let blocks = Arc::new(BlockPool::of_map(Arc::clone(&wal), superblock.hash_key));
     while planted(Mistake::MountScansPool) && blocks.scan_step()? {}
     let catalog = Arc::new(Catalog::new(Arc::clone(&blocks)));
     let devices = open_devices(&mut media, &superblock, &sizes, &catalog, &clock);

@@ -47,7 +47,7 @@ impl Model {
     fn open(pm: Arc<dyn PmMedium>, geometry: Geometry, row: &MapRow) -> Model {
         let (wal, _) = Wal::open(pm, UUID, geometry).unwrap();
         let wal = Arc::new(wal);
-        let blocks = Arc::new(BlockPool::hashed_by(Arc::clone(&wal), UUID));
+        let blocks = Arc::new(BlockPool::of_map(Arc::clone(&wal), UUID));
         let map = (row.make)(&blocks).unwrap();
         let homes = &blocks.hashed().unwrap().homes;
         let home = homes.home(ino(0), FileBlock(1));

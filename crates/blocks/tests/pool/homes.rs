@@ -14,7 +14,7 @@ const TABLE_MAPS: [MapKind; 2] = [MapKind::HashfsLinear, MapKind::Hashfs];
 fn with_homes(pm: &Arc<RecordedPm>, map: MapKind) -> BlockPool {
     let geometry = Geometry::choose(pm.size(), 16).unwrap().with_map(map).unwrap();
     let wal = Wal::open(pm.clone() as Arc<dyn PmMedium>, UUID, geometry).unwrap().0;
-    BlockPool::hashed_by(Arc::new(wal), UUID)
+    BlockPool::of_map(Arc::new(wal), UUID)
 }
 
 /// A pool in whose table random blocks have owners, and its free blocks.

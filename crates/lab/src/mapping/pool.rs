@@ -101,10 +101,7 @@ impl BarePool {
             false => pm,
         };
         let wal = Arc::new(Wal::open(pm, superblock.uuid, geometry)?.0);
-        let blocks = Arc::new(match map.kind.is_table() {
-            true => BlockPool::hashed_by(wal.clone(), superblock.hash_key),
-            false => BlockPool::new(wal.clone()),
-        });
+        let blocks = Arc::new(BlockPool::of_map(wal.clone(), superblock.hash_key));
         let of_pool = (map.make)(&blocks)?;
         while opening != Opening::CountedUnscanned && blocks.scan_step()? {}
         Ok(BarePool { memory, counted, wal, blocks, map: of_pool })

@@ -89,7 +89,7 @@ fn filled(row: &MapRow, bytes: u64, file_blocks: u64, percent: u64) -> Outcome<F
     let (pm, counted) = (front(false) as Arc<dyn PmMedium>, front(true));
     Wal::format(Arc::clone(&pm), [1; 16], geometry)?;
     let wal = Arc::new(Wal::open(Arc::clone(&pm), [1; 16], geometry)?.0);
-    let blocks = Arc::new(BlockPool::hashed_by(wal, KEY));
+    let blocks = Arc::new(BlockPool::of_map(wal, KEY));
     while blocks.scan_step()? {}
     let hashed = blocks.hashed().ok_or("no homes")?;
     let (mut longest, files) = (0, blocks.usage().total * percent / 100 / file_blocks);
@@ -142,7 +142,7 @@ impl Filled {
     fn counts(&self, look: &dyn Fn(&dyn FileMap, u64) -> Result<()>) -> Outcome<(f64, f64)> {
         let (counted, geometry) = (&self.counted, *self.blocks.wal().geometry());
         let wal = Wal::open(Arc::clone(counted) as Arc<dyn PmMedium>, [1; 16], geometry)?.0;
-        let blocks = Arc::new(BlockPool::hashed_by(Arc::new(wal), KEY));
+        let blocks = Arc::new(BlockPool::of_map(Arc::new(wal), KEY));
         while blocks.scan_step()? {}
         let row = MAPS.iter().find(|row| row.kind == geometry.map).ok_or("no such map")?;
         let map = (row.make)(&blocks)?;

@@ -166,6 +166,10 @@ fn the_range_of_a_leaf_grows_under_a_cursor() {
 #[test]
 fn a_leaf_being_freed_stays_out_of_a_cursor() {
     for_each_map(0..2, |row, seed| {
+        // Files that share a map have no leaves, and look-ups wait for its locks.
+        if row.kind.is_shared() {
+            return;
+        }
         let mut maps = opened(row, seed);
         fill(&mut maps, 1, 0..PIECES);
         let (inode, map) = (maps.inode(1), Arc::clone(&maps.map));

@@ -138,11 +138,7 @@ impl ModelledMap {
         let geometry = geometry.with_map(row.kind).unwrap();
         let (wal, _) = Wal::open(Arc::clone(&pm), UUID, geometry).unwrap();
         let wal = Arc::new(wal);
-        let blocks = Arc::new(match row.kind {
-            kind if kind.is_table() => BlockPool::hashed_by(Arc::clone(&wal), UUID),
-            kind if kind.is_shared() => BlockPool::with_presence(Arc::clone(&wal), UUID),
-            _ => BlockPool::new(Arc::clone(&wal)),
-        });
+        let blocks = Arc::new(BlockPool::of_map(Arc::clone(&wal), UUID));
         let map = Arc::from((row.make)(&blocks).unwrap());
         // Half of the maps are used before the scan of the block table has ended.
         while seed.is_multiple_of(2) && blocks.scan_step().unwrap() {}
