@@ -50,7 +50,8 @@ impl BlockPool {
     }
 
     fn note_end_of_scan(&self) {
-        if let Some(hashed) = &self.hashed {
+        // Once: later a map that is no block table may have told more.
+        if let Some(hashed) = self.hashed.as_ref().filter(|hashed| hashed.known() == Known::Part) {
             let is_sound = hashed.hidden.is_empty();
             hashed.know(if is_sound { Known::All } else { Known::Doubtful });
         }

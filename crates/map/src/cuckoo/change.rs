@@ -146,7 +146,7 @@ impl CuckooMap {
                 Some(found) => found.slot,
                 None => {
                     let key = part.group.key(part.ino, entry.block.0);
-                    let Some(slot) = lines.free_slot(&key)? else { return Ok(false) };
+                    let Some(slot) = lines.free_slot(&key) else { return Ok(false) };
                     slot
                 }
             };
@@ -262,6 +262,10 @@ impl CuckooMap {
         let change = MapChange { inode: *inode, first: block, mappings: [Some(new)].into_iter().collect() };
         let mut lines = self.lock_for([&change].into_iter())?;
         let old = lines.find(&self.key(inode.ino, block))?;
+        if old.is_none() && self.hashed()?.presence.requires(inode.ino, block) {
+            // Its entry is lost. A new one would hide that, and leave the old block without a file.
+            return Ok(None);
+        }
         let old = old.map(|found| self.mapping(&found.entry, block)).transpose()?;
         if self.apply(&mut lines, &change)?.is_some() {
             return Ok(None);

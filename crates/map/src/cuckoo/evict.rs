@@ -63,7 +63,7 @@ impl CuckooMap {
             }
             let mut place = None;
             for line in key.pair {
-                let entries = self.read_whole_line(line)?;
+                let Ok(entries) = self.read_whole_line(line) else { continue };
                 let free = (0..).zip(&entries).filter(|(_, words)| is_free(words));
                 let slot = free.map(|(slot, _)| (line, slot)).find(|slot| !taken.contains(slot));
                 place = place.or(slot);

@@ -70,11 +70,17 @@ impl<'m> Lines<'m> {
         Ok(())
     }
 
-    /// The entry of a key.
+    /// The entry of a key. A bucket that cannot be read hides it only where the key may be there.
     pub fn find(&mut self, key: &Key) -> Result<Option<Found>> {
+        let mut unreadable = None;
         for line in key.pair {
-            if let Some(found) = hit(line, &self.line(line)?, key)? {
-                return Ok(Some(found));
+            match self.line(line) {
+                Ok(entries) => {
+                    if let Some(found) = hit(line, &entries, key)? {
+                        return Ok(Some(found));
+                    }
+                }
+                Err(error) => unreadable = unreadable.or(Some(error)),
             }
         }
         // Asked with the buckets locked: a move into the stash holds them.
@@ -86,17 +92,18 @@ impl<'m> Lines<'m> {
                 }
             }
         }
-        Ok(None)
+        match unreadable {
+            Some(error) if !self.map.is_absent(key.ino, key.block)? => Err(error),
+            _ => Ok(None),
+        }
     }
 
-    /// A free place in the buckets of a key.
-    pub fn free_slot(&mut self, key: &Key) -> Result<Option<Slot>> {
-        for line in key.pair {
-            if let Some(slot) = self.line(line)?.iter().position(is_free) {
-                return Ok(Some((line, slot)));
-            }
-        }
-        Ok(None)
+    /// A free place in the buckets of a key. A bucket that cannot be read has none.
+    pub fn free_slot(&mut self, key: &Key) -> Option<Slot> {
+        key.pair.into_iter().find_map(|line| {
+            let slot = self.line(line).ok()?.iter().position(is_free)?;
+            Some((line, slot))
+        })
     }
 
     /// Logs the words that differ, and tells readers of the stores to come. Gives the locks.

@@ -56,15 +56,14 @@ fn colliding(geometry: &Geometry, count: usize) -> Vec<u64> {
     (0..).filter(is_same).take(count).collect()
 }
 
-/// The words of all lines.
+/// The words of all lines that can be read.
 pub fn lines(maps: &ModelledMap) -> BTreeMap<u64, [[u64; 2]; 4]> {
     let buckets = Buckets::new(UUID, maps.wal.geometry());
     let read = |line| {
         let mut words = [[0u64; 2]; 4];
-        maps.pm.read(buckets.line(line), words.as_mut_bytes()).unwrap();
-        (line, words)
+        maps.pm.read(buckets.line(line), words.as_mut_bytes()).ok().map(|()| (line, words))
     };
-    buckets.lines().map(read).collect()
+    buckets.lines().filter_map(read).collect()
 }
 
 /// The table holds the entries of a model once, in buckets of their keys, and all entries of a run tell the same run.
@@ -310,4 +309,30 @@ fn a_change_within_a_run_corrects_its_other_entries() {
     maps.check_table(&maps.model);
     let owner = maps.blocks.owner(maps.model[&(1, 33)].block).unwrap();
     assert_eq!(owner, Owner::File { ino: Ino(1), block: FileBlock(33), unwritten: false });
+}
+
+/// A bucket that cannot be read hurts the blocks in it, and no others with a place in their second bucket.
+#[test]
+fn blocks_beside_an_unreadable_bucket_come_and_go() {
+    let (pm, geometry) = recorded(2 << 20);
+    let mut maps = opened(&pm, geometry, 2);
+    maps.put(1, 0, 1, false).unwrap();
+    let hit =
+        lines(&maps).into_iter().find(|(_, words)| words.iter().any(|words| !is_free(words))).unwrap().0;
+    let buckets = Buckets::new(UUID, &geometry);
+    let at = buckets.line(hit).0;
+    pm.poison(at..at + 64);
+    assert!(maps.map.lookup(&maps.inode(1), FileBlock(0)).is_err());
+    let beside: Vec<u64> =
+        (1..).filter(|block| buckets.pair(Ino(1), FileBlock(*block)).contains(&hit)).take(12).collect();
+    for block in &beside {
+        maps.put(1, *block, 1, false).unwrap();
+        assert!(maps.map.lookup(&maps.inode(1), FileBlock(*block)).unwrap().is_some(), "block {block}");
+    }
+    for block in beside {
+        maps.clear(1, block, 1, 1.0).unwrap();
+        assert_eq!(maps.map.lookup(&maps.inode(1), FileBlock(block)).unwrap(), None, "block {block}");
+    }
+    pm.clear_poison();
+    assert!(maps.map.lookup(&maps.inode(1), FileBlock(0)).unwrap().is_some());
 }
