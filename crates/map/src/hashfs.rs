@@ -112,6 +112,7 @@ impl HashfsMap {
             count: change.mappings.len(),
             runs: needed as usize,
             pages: 0,
+            before: Vec::new(),
         }
     }
 

@@ -85,7 +85,14 @@ impl FileMap for RadixTree {
         }
         let (ino, first, count) = (change.inode.ino, change.first, change.mappings.len());
         let pages = self.missing_nodes(&change.inode, first, count)?;
-        Ok((pages != 0).then(|| MapRoom { ino, first, count, runs: change.runs(), pages }))
+        Ok((pages != 0).then(|| MapRoom {
+            ino,
+            first,
+            count,
+            runs: change.runs(),
+            pages,
+            before: Vec::new(),
+        }))
     }
 
     fn make_room(

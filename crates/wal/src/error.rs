@@ -77,7 +77,7 @@ impl From<PageBelow> for Error {
 }
 
 /// Room that a change of a file map lacks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the map of inode {ino} lacks room for {count} blocks at block {first}")]
 pub struct MapRoom {
     /// The file.
@@ -90,6 +90,9 @@ pub struct MapRoom {
     pub runs: usize,
     /// PM blocks that the room takes.
     pub pages: usize,
+    /// Blocks that get their places before these in the same transaction, where a map needs to know them: file, first block
+    /// and number.
+    pub before: Vec<(Ino, FileBlock, usize)>,
 }
 
 impl From<MapRoom> for Error {

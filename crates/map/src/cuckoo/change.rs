@@ -83,9 +83,23 @@ impl CuckooMap {
         Ok(Lines::new(self, self.stripes.lock(lines)))
     }
 
-    /// Puts a change into lines; gives the room that it lacks.
-    fn apply(&self, lines: &mut Lines<'_>, change: &MapChange) -> Result<Option<MapRoom>> {
-        Ok((!self.apply_parts(lines, change)?).then(|| room_of(change)))
+    /// Puts changes into lines; gives the room that one of them lacks. The places of the changes before it belong to the
+    /// room: else a move for it could fill one of theirs, or leave it theirs alone.
+    fn apply_all<'c>(
+        &self,
+        lines: &mut Lines<'_>,
+        changes: impl Iterator<Item = &'c MapChange>,
+    ) -> Result<Option<MapRoom>> {
+        let mut before = Vec::new();
+        for change in changes {
+            if !self.apply_parts(lines, change)? {
+                return Ok(Some(MapRoom { before, ..room_of(change) }));
+            }
+            if !change.is_removal() {
+                before.push((change.inode.ino, change.first, change.mappings.len()));
+            }
+        }
+        Ok(None)
     }
 
     /// Puts a change into lines, group by group; false when a block finds no place.
@@ -217,20 +231,13 @@ impl CuckooMap {
         }
         let all = || earlier.iter().chain([change]);
         let mut lines = self.lock_for(all())?;
-        for change in all() {
-            if let Some(room) = self.apply(&mut lines, change)? {
-                return Ok(Some(room));
-            }
-        }
-        Ok(None)
+        self.apply_all(&mut lines, all())
     }
 
     pub(super) fn change_entries(&self, tx: &mut Tx, changes: &[MapChange]) -> Result<MapGuard<'_>> {
         let mut lines = self.lock_for(changes.iter())?;
-        for change in changes {
-            if let Some(room) = self.apply(&mut lines, change)? {
-                return Err(room.into());
-            }
+        if let Some(room) = self.apply_all(&mut lines, changes.iter())? {
+            return Err(room.into());
         }
         Ok(self.finish(lines.log(tx), changes))
     }
@@ -267,7 +274,7 @@ impl CuckooMap {
             return Ok(None);
         }
         let old = old.map(|found| self.mapping(&found.entry, block)).transpose()?;
-        if self.apply(&mut lines, &change)?.is_some() {
+        if !self.apply_parts(&mut lines, &change)? {
             return Ok(None);
         }
         let guard = self.finish(lines.log(tx), &[change]);
@@ -307,7 +314,14 @@ fn new_entries(part: &Part<'_>, changed: u32) -> OfGroup<Entry> {
 
 fn room_of(change: &MapChange) -> MapRoom {
     let count = change.mappings.len();
-    MapRoom { ino: change.inode.ino, first: change.first, count, runs: change.runs(), pages: 0 }
+    MapRoom {
+        ino: change.inode.ino,
+        first: change.first,
+        count,
+        runs: change.runs(),
+        pages: 0,
+        before: Vec::new(),
+    }
 }
 
 fn too_large(ino: Ino, block: u64) -> terrace_wal::Error {

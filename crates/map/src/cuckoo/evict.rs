@@ -8,6 +8,7 @@ use super::read::Group;
 use super::table::CuckooMap;
 use crate::file_map::MapGuard;
 use std::collections::HashSet;
+use terrace_format::Ino;
 use terrace_format::address::MAX_FILE_BLOCK;
 use terrace_format::cuckoo_map::{BUCKET_ENTRIES, Entry, Line, Move, Slot, find_moves, is_free};
 use terrace_wal::{MapRoom, NoSpace, Result, Tx};
@@ -18,7 +19,8 @@ const TRIES: usize = 8;
 const TAKEN: [u64; 2] = [u64::MAX; 2];
 
 impl CuckooMap {
-    /// Frees a place for the first of a change's blocks that finds none, once the blocks before it have taken theirs.
+    /// Frees a place for the first block of the changes of a transaction that finds none, once the blocks before it have taken
+    /// theirs.
     ///
     /// The blocks take places as the change will: else a move for one could fill the place that was made for another.
     pub(super) fn evict_for(&self, tx: &mut Tx, room: &MapRoom) -> Result<MapGuard<'_>> {
@@ -50,14 +52,18 @@ impl CuckooMap {
     /// The buckets of the first block that has no entry and finds no place, and the places of the blocks before it.
     fn first_without_place(&self, room: &MapRoom) -> Result<Option<([u64; 2], HashSet<Slot>)>> {
         let mut taken = HashSet::new();
-        let end = room.first.0.saturating_add(room.count as u64).min(MAX_FILE_BLOCK.0 + 1);
-        let mut group: Option<Group> = None;
-        for block in room.first.0..end {
-            let known = group.take().filter(|group| group.has(block));
-            let known = known.unwrap_or_else(|| Group::of(self, room.ino, block));
-            let key = known.key(room.ino, block);
-            group = Some(known);
-            let is_absent = self.is_absent(room.ino, key.block)?;
+        let mut known: Option<(Ino, Group)> = None;
+        let all = room.before.iter().copied().chain([(room.ino, room.first, room.count)]);
+        let blocks = all.flat_map(|(ino, first, count)| {
+            let end = first.0.saturating_add(count as u64).min(MAX_FILE_BLOCK.0 + 1);
+            (first.0..end).map(move |block| (ino, block))
+        });
+        for (ino, block) in blocks {
+            let group = known.take().filter(|(of, group)| *of == ino && group.has(block));
+            let (_, group) = group.unwrap_or_else(|| (ino, Group::of(self, ino, block)));
+            let key = group.key(ino, block);
+            known = Some((ino, group));
+            let is_absent = self.is_absent(ino, key.block)?;
             if self.search(&key, &|| is_absent)?.is_some() {
                 continue;
             }

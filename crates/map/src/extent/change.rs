@@ -36,6 +36,7 @@ impl ExtentTree {
             count: part.mappings.len(),
             runs: part.runs(),
             pages: 1,
+            before: Vec::new(),
         }
     }
 

@@ -336,3 +336,25 @@ fn blocks_beside_an_unreadable_bucket_come_and_go() {
     pm.clear_poison();
     assert!(maps.map.lookup(&maps.inode(1), FileBlock(0)).unwrap().is_some());
 }
+
+/// Two changes of a transaction that want the same last place: the room for the second took nothing from the first, found
+/// the place free, and was made over and over without an effect.
+#[test]
+fn room_is_made_for_all_changes_of_a_transaction() {
+    for placed in 5..8 {
+        let (pm, geometry) = recorded(2 << 20);
+        let blocks = colliding(&geometry, 10);
+        let mut maps = opened(&pm, geometry, 2);
+        blocks[..placed].iter().for_each(|block| maps.put(1, *block, 1, false).unwrap());
+        let mut changes: Vec<MapChange> =
+            blocks[placed..].iter().map(|block| maps.wanted(1, *block, 1)).collect();
+        let last = changes.pop().unwrap();
+        let mut rounds = 0;
+        while let Some(room) = maps.map.missing_room(&changes, &last).unwrap() {
+            maps.make_room(1, &room).unwrap();
+            rounds += 1;
+            assert!(rounds < 50, "{placed} placed: {room:?}");
+        }
+        assert!(rounds > 0, "{placed} placed");
+    }
+}
