@@ -239,7 +239,7 @@ impl CuckooMap {
         if let Some(room) = self.apply_all(&mut lines, changes.iter())? {
             return Err(room.into());
         }
-        Ok(self.finish(lines.log(tx), changes))
+        Ok(self.finish(lines.log_into(tx), changes))
     }
 
     fn finish<'m>(&'m self, held: Held<'m>, changes: &[MapChange]) -> MapGuard<'m> {
@@ -277,7 +277,7 @@ impl CuckooMap {
         if !self.apply_parts(&mut lines, &change)? {
             return Ok(None);
         }
-        let guard = self.finish(lines.log(tx), &[change]);
+        let guard = self.finish(lines.log_into(tx), &[change]);
         Ok(Some(Exchange { old, guard }))
     }
 }

@@ -40,7 +40,7 @@ impl CuckooMap {
                 None => self.move_into_stash(pair)?,
             };
             if let Some(lines) = self.locked_moves(&moves)? {
-                let held = lines.log(tx);
+                let held = lines.log_into(tx);
                 wrong::clear_first(self, &moves)?;
                 return Ok(MapGuard::stripes(held, None));
             }

@@ -107,7 +107,7 @@ impl<'m> Lines<'m> {
     }
 
     /// Logs the words that differ, and tells readers of the stores to come. Gives the locks.
-    pub fn log(mut self, tx: &mut Tx) -> Held<'m> {
+    pub fn log_into(mut self, tx: &mut Tx) -> Held<'m> {
         let words =
             |line: &Line| line.as_flattened().iter().copied().map(U64::new).collect::<SmallVec<[U64; 8]>>();
         let is_changed = |line: &&Loaded| line.old != line.new;
