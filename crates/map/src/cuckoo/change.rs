@@ -239,10 +239,10 @@ impl CuckooMap {
         if let Some(room) = self.apply_all(&mut lines, changes.iter())? {
             return Err(room.into());
         }
-        Ok(self.finish(lines.log_into(tx), changes))
+        Ok(self.guard_of(lines.log_into(tx), changes))
     }
 
-    fn finish<'m>(&'m self, held: Held<'m>, changes: &[MapChange]) -> MapGuard<'m> {
+    fn guard_of<'m>(&'m self, held: Held<'m>, changes: &[MapChange]) -> MapGuard<'m> {
         let mut presence = PresenceChange::new(self);
         for change in changes {
             let blocks = (change.first.0..=MAX_FILE_BLOCK.0).map(FileBlock).zip(&change.mappings);
@@ -277,7 +277,7 @@ impl CuckooMap {
         if !self.apply_parts(&mut lines, &change)? {
             return Ok(None);
         }
-        let guard = self.finish(lines.log_into(tx), &[change]);
+        let guard = self.guard_of(lines.log_into(tx), &[change]);
         Ok(Some(Exchange { old, guard }))
     }
 }
