@@ -100,8 +100,8 @@ pub struct FsStatus {
 pub struct TableStatus {
     /// Blocks in use, in percent.
     pub load_percent: f64,
-    /// The stored reach: distances of blocks from their homes, in slots, are below the reach.
-    pub reach: u64,
+    /// The stored reach: distances of blocks from their homes, in slots, are below the reach. `None` when it cannot be read.
+    pub reach: Option<u64>,
     /// How often since the mount the first free slot of a block was more than 64 slots from its home.
     pub far_searches: u64,
 }
@@ -139,7 +139,7 @@ pub fn status(engine: &Engine) -> FsResult<FsStatus> {
         label: String::from_utf8_lossy(&label).into_owned(),
         tiers,
         map: terrace_map::registry::name_of(engine.store.persistent.superblock().map).unwrap_or("unknown"),
-        table: table_status(engine)?,
+        table: table_status(engine),
         policy: engine.store.steering.policy().name(),
         data_mode: if engine.store.mode.data_ordered { "ordered" } else { "atomic" },
         threshold: engine
@@ -173,15 +173,16 @@ pub fn status(engine: &Engine) -> FsResult<FsStatus> {
     })
 }
 
-fn table_status(engine: &Engine) -> FsResult<Option<TableStatus>> {
+fn table_status(engine: &Engine) -> Option<TableStatus> {
     let blocks = engine.store.persistent.blocks();
-    let Some(hashed) = blocks.hashed() else { return Ok(None) };
-    let (usage, at) = (blocks.usage(), blocks.wal().geometry().map_reach());
-    Ok(Some(TableStatus {
+    let geometry = blocks.wal().geometry();
+    let hashed = blocks.hashed().filter(|_| geometry.map.is_table())?;
+    let usage = blocks.usage();
+    Some(TableStatus {
         load_percent: (usage.total - usage.free) as f64 * 100.0 / usage.total as f64,
-        reach: engine.store.persistent.pm().load_u64(at)?,
+        reach: engine.store.persistent.pm().load_u64(geometry.map_reach()).ok(),
         far_searches: hashed.far_searches(),
-    }))
+    })
 }
 
 fn log_status(engine: &Engine) -> LogStatus {
