@@ -55,11 +55,12 @@ fn last_resort(migration: &Migration, op: &mut Op, reclaimed: u64, error: FsErro
     if !matches!(op.purpose, Purpose::User | Purpose::Overwrite) {
         return Err(error);
     }
-    // A removal may have ended, and its blocks may have left quarantine, between the failed claim and the search.
+    // Blocks may have left quarantine between the failed claim and the search: those of a removal, or of a group that
+    // another thread demoted. Other writers may have taken them since, and their blocks can be demoted then.
     let blocks = migration.store.persistent.blocks();
     let left = blocks.left_quarantine_so_far();
     let have_others_freed = std::mem::replace(&mut op.left_quarantine_seen, left) != left;
-    if have_others_freed && blocks.has_free(op.purpose) && op.failed_space_searches <= MOST_STARVED {
+    if have_others_freed && op.failed_space_searches <= MOST_STARVED {
         op.failed_space_searches += 1;
         return Ok(());
     }

@@ -117,11 +117,6 @@ impl BlockPool {
         self.reserve - self.kept(purpose).min(self.reserve)
     }
 
-    /// Whether a block is free for a purpose, without the lock.
-    pub fn has_free(&self, purpose: Purpose) -> bool {
-        self.free_hint() > self.kept(purpose)
-    }
-
     /// Whether one block could be claimed for a user's operation; scans and drains as [`Self::claim`] does.
     ///
     /// # Errors

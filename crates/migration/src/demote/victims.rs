@@ -64,6 +64,8 @@ pub fn take_victims(migration: &Migration, wanted: u64, groups: usize) -> FsResu
             // Read before the search: other threads then either have given their victims back, and the search
             // sees the blocks, or count here.
             let others = migration.store.pressure.in_flight() > 0;
+            // Blocks that were promised then may be taken during the search, behind its back.
+            let promised = migration.store.persistent.blocks().promised() > 0;
             let (mut picked, mut claimed) = (VecDeque::new(), false);
             if wanted > 0 {
                 while migration.store.persistent.blocks().scan_step()? {}
@@ -73,7 +75,7 @@ pub fn take_victims(migration: &Migration, wanted: u64, groups: usize) -> FsResu
                     (picked, claimed) = pick(migration, wanted, true)?;
                 }
             }
-            claimed |= migration.store.persistent.blocks().promised() > 0;
+            claimed |= promised || migration.store.persistent.blocks().promised() > 0;
             if picked.is_empty() {
                 return Ok(match (others, claimed) {
                     (true, _) => Victims::InFlight,
