@@ -138,8 +138,25 @@ if [ $# = 0 ]; then
     build=$!
     run_cargo_test 1800 "$logs/all" --workspace --exclude terrace-sim "${targets[@]}"
     judge_cargo_test "cargo test" "$logs/all"
+    # The tests of two crates, picked from the same build: a build of these crates alone has other features.
+    of_maps=()
+    for test in crates/{engine,repair}/tests/{*.rs,*/main.rs}; do
+        test=${test%/main.rs}
+        [ -e "$test" ] && of_maps+=(--test "$(basename "$test" .rs)")
+    done
+    # Most of their tests are one thread: two maps at a time.
+    for half in 0 1; do
+        (
+            count=0
+            for map in $maps; do
+                [ $((count++ % 2)) = $half ] || continue
+                TERRACE_MAP=$map run_cargo_test 900 "$logs/$map" --workspace --exclude terrace-sim "${of_maps[@]}"
+            done
+        ) &
+        halves[half]=$!
+    done
+    wait "${halves[@]}"
     for map in $maps; do
-        TERRACE_MAP=$map run_cargo_test 900 "$logs/$map" -p terrace-engine -p terrace-repair "${targets[@]}"
         judge_cargo_test "cargo test with map $map" "$logs/$map"
     done
     run_cargo_test 600 "$logs/doc" --doc -p terrace-media
@@ -168,7 +185,8 @@ if [ $# = 0 ]; then
         MALLOC_TRIM_THRESHOLD_=2147483648 MALLOC_MMAP_THRESHOLD_=33554432 \
             run_cargo_test 3600 "$logs/sim" -p terrace-sim "${targets[@]}"
         for map in $maps; do
-            TERRACE_MAP=$map MALLOC_TRIM_THRESHOLD_=2147483648 MALLOC_MMAP_THRESHOLD_=33554432 \
+            TERRACE_MAP=$map TERRACE_CRASH_SAMPLES=0.2 \
+                MALLOC_TRIM_THRESHOLD_=2147483648 MALLOC_MMAP_THRESHOLD_=33554432 \
                 run_cargo_test 1800 "$logs/sim-$map" -p terrace-sim --test crash --test faults
         done
         run_cargo_test 1800 "$logs/models" -p terrace-models --features shuttle "${targets[@]}"
