@@ -92,9 +92,26 @@ impl Blocks {
         self.bits(number)[word] & bit != 0
     }
 
+    /// The bits of a piece that has some.
+    fn bits_mut(&mut self, number: u32) -> Option<&mut Bits> {
+        match self {
+            Blocks::One(_) => None,
+            Blocks::Few(pieces) => {
+                let at = pieces.binary_search_by_key(&number, |piece| piece.number).ok()?;
+                Some(&mut pieces[at].bits)
+            }
+            Blocks::Many(pieces) => pieces.get_mut(&number),
+        }
+    }
+
     /// Adds a block; false if it was there.
     fn insert(&mut self, block: FileBlock) -> bool {
         let (number, word, bit) = place(block);
+        if let Some(bits) = self.bits_mut(number) {
+            let is_new = bits[word] & bit == 0;
+            bits[word] |= bit;
+            return is_new;
+        }
         let mut bits = self.bits(number);
         let is_new = bits[word] & bit == 0;
         bits[word] |= bit;

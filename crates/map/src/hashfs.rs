@@ -125,7 +125,7 @@ impl HashfsMap {
                 return Err(Corrupt::new(site, format!("up to {MAX_FILE_BLOCK}"), block.to_string()).into());
             }
             match mapping {
-                Some(_) => guard.add(change.inode.ino, block),
+                Some(_) => _ = guard.add(change.inode.ino, block),
                 None if block <= MAX_FILE_BLOCK => guard.remove(change.inode.ino, block),
                 None => {}
             }

@@ -248,7 +248,7 @@ impl CuckooMap {
             let blocks = (change.first.0..=MAX_FILE_BLOCK.0).map(FileBlock).zip(&change.mappings);
             for (block, mapping) in blocks {
                 match mapping {
-                    Some(_) => presence.add(change.inode.ino, block),
+                    Some(_) => _ = presence.add(change.inode.ino, block),
                     None => presence.remove(change.inode.ino, block),
                 }
             }
@@ -265,6 +265,9 @@ impl CuckooMap {
     ) -> Result<Option<Exchange<'_>>> {
         if block > MAX_FILE_BLOCK {
             return Ok(None);
+        }
+        if let Some(exchanged) = self.exchange_alone(tx, inode.ino, block, new)? {
+            return Ok(Some(exchanged));
         }
         let change = MapChange { inode: *inode, first: block, mappings: [Some(new)].into_iter().collect() };
         let mut lines = self.lock_for([&change].into_iter())?;

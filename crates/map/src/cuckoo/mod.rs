@@ -19,6 +19,7 @@
 mod change;
 mod evict;
 mod lines;
+mod one_block;
 mod read;
 mod stripes;
 mod table;
