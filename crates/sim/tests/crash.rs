@@ -178,11 +178,13 @@ fn changes_of_attributes_are_atomic() {
 }
 
 fn writes() -> Vec<Case> {
-    let large = |pieces: usize| {
+    // The most that a record of a quarter of a lane of 16 KiB holds, with the file map of the pool.
+    let piece = terrace_sim::kinds::BASE.atomic_blocks() as usize * 4096;
+    let length = piece * 5 / 2;
+    let large = move |pieces: usize| {
         move |fs: &std::sync::Arc<terrace_engine::Engine>| {
-            // A record of a quarter of a 16 KiB lane holds 56 blocks.
             let ino = find(fs, "f");
-            write(fs, ino, 0, &pattern(140 * 4096, 9)[..pieces * 56 * 4096]);
+            write(fs, ino, 0, &pattern(length, 9)[..pieces * piece]);
         }
     };
     vec![
@@ -215,7 +217,7 @@ fn writes() -> Vec<Case> {
             fs.write(find(fs, "f"), 1, b"abc", flags, W).unwrap();
         }),
         Case::new("write in three pieces", populate, move |_, fs| {
-            write(fs, find(fs, "f"), 0, &pattern(140 * 4096, 9));
+            write(fs, find(fs, "f"), 0, &pattern(length, 9));
         })
         .or(move |_, fs| large(1)(fs))
         .or(move |_, fs| large(2)(fs)),

@@ -126,7 +126,7 @@ const ROWS: [PaperRow; 51] = [
     row("maps-range", "Look-ups of 1, 16 and 256 blocks by each file map, cold, in PM that is 80 % full",
         NOBODY, "16 blocks: hashfs at least 1.8 times faster than hashfs-linear, with 1.8 times fewer lines; one block: at most twice the lines",
         Built::Own(maps::shape::ranges)),
-    row("maps-cold", "Open, SEEK_HOLE and unlink of a demoted file of 1 GiB, and reads of its blocks from DRAM, in process, with each file map",
+    row("maps-cold", "Open, SEEK_HOLE and unlink of a demoted file of 1 GiB, reads of its blocks from DRAM, with each file map",
         NOBODY, "open, SEEK_HOLE and unlink touch at most a line of PM for 128 blocks with a table of all files; reads of 4 KiB within 15 % of the radix tree",
         Built::Own(maps::cold::cold)),
     row("hashfs-13", "YCSB A to F over LevelDB in process, four threads with a database of a quarter each, every file map",
