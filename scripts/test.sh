@@ -116,6 +116,11 @@ judge_cargo_test() { # name log
 targets=(--lib --bins --tests)
 # File maps beside radix.
 maps="extent cuckoo hashfs-linear hashfs packed"
+# Tests of the simulator with each of them, and their seconds; the variable adds long ones.
+sim_of_map=(--test crash --test faults) sim_of_map_s=1800 samples_of_map=0.2
+if [ -n "${TERRACE_LONG_MAPS:-}" ]; then
+    sim_of_map+=(--test systematic --test model --test necessity) sim_of_map_s=7200 samples_of_map=1
+fi
 logs=$(mktemp -d)
 aside=
 build=
@@ -185,9 +190,9 @@ if [ $# = 0 ]; then
         MALLOC_TRIM_THRESHOLD_=2147483648 MALLOC_MMAP_THRESHOLD_=33554432 \
             run_cargo_test 3600 "$logs/sim" -p terrace-sim "${targets[@]}"
         for map in $maps; do
-            TERRACE_MAP=$map TERRACE_CRASH_SAMPLES=0.2 \
+            TERRACE_MAP=$map TERRACE_CRASH_SAMPLES=$samples_of_map \
                 MALLOC_TRIM_THRESHOLD_=2147483648 MALLOC_MMAP_THRESHOLD_=33554432 \
-                run_cargo_test 1800 "$logs/sim-$map" -p terrace-sim --test crash --test faults
+                run_cargo_test "$sim_of_map_s" "$logs/sim-$map" -p terrace-sim "${sim_of_map[@]}"
         done
         run_cargo_test 1800 "$logs/models" -p terrace-models --features shuttle "${targets[@]}"
     ) &

@@ -143,7 +143,7 @@ for name in sys.argv[1:]:
 assert all(figure["median"] is not None and len(figure["samples"]) == 2 for figure in row["figures"]), row["figures"]
 PY
 }
-for row in hashfs-5 hashfs-6 hashfs-7 hashfs-8 hashfs-9 hashfs-10 maps-hot maps-full; do
+for row in hashfs-5 hashfs-6 hashfs-7 hashfs-8 hashfs-9 hashfs-10 maps-hot maps-full maps-cold; do
     check "row $row runs in process" map_row_runs $row radix extent hashfs-linear
 done
 check "row hashfs-11 runs in process" map_row_runs hashfs-11 extent "extent in a page cache"

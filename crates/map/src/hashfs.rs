@@ -97,12 +97,17 @@ impl HashfsMap {
 
     /// The least reach with which a change fits; `None` when it fits.
     fn lacking(&self, hashed: &Hashed, change: &MapChange) -> Option<u64> {
+        Self::lacking_of(self.table.reach(), hashed, change)
+    }
+
+    /// As [`Self::lacking`], by a reach.
+    fn lacking_of(reach: u64, hashed: &Hashed, change: &MapChange) -> Option<u64> {
         let blocks = (change.first.0..).map(FileBlock).zip(&change.mappings);
         let distances = blocks.filter_map(|(block, mapping)| {
             let slot = mapping.as_ref()?.block;
             Some(hashed.homes.distance(hashed.homes.home(change.inode.ino, block), slot))
         });
-        distances.max().map(|most| most + 1).filter(|needed| *needed > self.table.reach())
+        distances.max().map(|most| most + 1).filter(|needed| *needed > reach)
     }
 
     fn room(&self, change: &MapChange, needed: u64) -> MapRoom {
@@ -233,6 +238,9 @@ impl FileMap for HashfsMap {
         }
         let most = self.hashed()?.homes.most_reach();
         let new = needed.next_power_of_two().min(most);
+        if wrong::raise_in_memory(self, new) {
+            return Ok(MapGuard::default());
+        }
         tx.write_u64(self.table.pages.blocks.wal().geometry().map_reach(), new);
         Ok(MapGuard::raising(Raise { word: &self.table.reach, new, _lock: raising }))
     }
@@ -243,7 +251,7 @@ impl FileMap for HashfsMap {
         MapRecord { run: 0, block: words * write_size(8), most_blocks: usize::MAX }
     }
 
-    fn change(&self, _: &mut Tx, changes: &[MapChange], _: usize, _: &mut Freed) -> Result<MapGuard<'_>> {
+    fn change(&self, tx: &mut Tx, changes: &[MapChange], _: usize, _: &mut Freed) -> Result<MapGuard<'_>> {
         let hashed = self.hashed()?;
         // A failure takes back the bits of earlier changes.
         let mut guard = PresenceChange::new(self);
@@ -253,6 +261,7 @@ impl FileMap for HashfsMap {
             }
             self.enter(change, &mut guard)?;
         }
+        wrong::raise_late(self, tx, changes)?;
         Ok(MapGuard::presence(guard))
     }
 
@@ -286,6 +295,38 @@ impl FileMap for HashfsMap {
     }
 
     fn visit_pages(&self, _: &MapInode, _: &mut dyn FnMut(PmBlock, u8)) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// The branches of planted mistakes.
+mod wrong {
+    use super::{HashfsMap, MapChange, Result, Tx, U64};
+    use terrace_runtime::planted::{Mistake, planted};
+    use terrace_runtime::sync::atomic::Ordering;
+
+    /// Raises the reach without a record; false without the mistake.
+    pub(super) fn raise_in_memory(map: &HashfsMap, new: u64) -> bool {
+        if planted(Mistake::ReachAfterInsert) {
+            map.table.reach.store(new, Ordering::Release);
+            return true;
+        }
+        false
+    }
+
+    /// Stores a reach that memory alone knows, along with a change that does not need it.
+    pub(super) fn raise_late(map: &HashfsMap, tx: &mut Tx, changes: &[MapChange]) -> Result<()> {
+        if !planted(Mistake::ReachAfterInsert) {
+            return Ok(());
+        }
+        let (hashed, at) = (map.hashed()?, map.table.pages.blocks.wal().geometry().map_reach());
+        let mut word = [U64::ZERO];
+        map.table.pages.table_words(at, &mut word)?;
+        let [stored] = word.map(U64::get);
+        let fits = |change: &MapChange| HashfsMap::lacking_of(stored, hashed, change).is_none();
+        if stored < map.table.reach() && changes.iter().all(fits) {
+            tx.write_u64(at, map.table.reach());
+        }
         Ok(())
     }
 }

@@ -65,6 +65,7 @@ pub enum Mistake {
     ClaimIgnoresQuarantine,
     CursorIgnoresVersion,
     ProbeEndsAtFreeSlot,
+    ReachAfterInsert,
 }
 
 /// Every mistake: its name on command lines, and what is wrong.
@@ -288,6 +289,11 @@ pub const MISTAKES: &[(Mistake, &str, &str)] = &[
         Mistake::ProbeEndsAtFreeSlot,
         "probe-ends-at-free-slot",
         "a search in a block table that is the map ends at a line with a free slot",
+    ),
+    (
+        Mistake::ReachAfterInsert,
+        "reach-after-insert",
+        "the reach of a block table that is the map is stored with the change after that of the block that needs it",
     ),
 ];
 

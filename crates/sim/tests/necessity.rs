@@ -1,6 +1,8 @@
 //! Some history needs every ordering point: when the point is left out, or a `persist` is weakened to
 //! `order`, the explorer finds a violation. A new fence or flush of the engine fails here until a history
 //! passes it and needs it. Prints the tables of docs/crash-consistency.md.
+//!
+//! `TERRACE_MAP=name` gives all pools that file map: the points of other maps are then passed by no history.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, clippy::disallowed_methods)]
 
 use std::collections::BTreeSet;
@@ -143,10 +145,16 @@ fn stale_rows(document: &str, all: &BTreeSet<OrderingPoint>) -> Vec<String> {
     stale.map(|line| format!("no such point: {line}")).collect()
 }
 
+/// Whether all pools have the map of TERRACE_MAP, so that points of other maps are not passed.
+fn has_one_map() -> bool {
+    std::env::var_os("TERRACE_MAP").is_some()
+}
+
 fn search(efforts: usize) {
     let index = index();
     let all = points(&index);
-    let missed = not_passed(&all);
+    let mut missed = not_passed(&all);
+    missed.retain(|place| !(has_one_map() && place.starts_with("crates/map/src/")));
     assert!(missed.is_empty(), "no history passes: {}", missed.join(", "));
     print_operations(&index, &all);
     // `TERRACE_POINT=mkfs` searches only points whose name contains `mkfs`.
@@ -162,7 +170,8 @@ fn search(efforts: usize) {
         }
     }
     let document = fs::read_to_string(root().join("docs/crash-consistency.md")).unwrap();
-    let stale = stale_rows(&document, &all);
+    let mut stale = stale_rows(&document, &all);
+    stale.retain(|row| !(has_one_map() && row.contains("`map/src/")));
     let failed = Mutex::new(stale);
     let rows = Mutex::new(Vec::new());
     on_two_threads(wanted, |pools, (point, change)| {

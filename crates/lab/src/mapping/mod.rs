@@ -5,6 +5,7 @@
 //! the allocation of its blocks. An operation is what the engine does for it, without inode, data and locks of files.
 
 pub(crate) mod access;
+pub(crate) mod cold_pool;
 pub(crate) mod contestant;
 pub(crate) mod engine_pool;
 pub(crate) mod files;

@@ -6,6 +6,7 @@ use crate::drivers::acts::SMALL;
 use crate::media::{Media, Setup};
 use crate::world::{Shared, World};
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,11 +27,12 @@ pub struct Scene {
 }
 
 /// All scenes.
-pub const SCENES: [Scene; 4] = [
+pub const SCENES: [Scene; 5] = [
     Scene { name: "blocks are punched while they are fetched", play: punched_while_fetched },
     Scene { name: "an inode page is to move while a number is taken", play: page_moves_amid_number },
     Scene { name: "a gap shrinks while room for it is claimed", play: gap_shrinks_amid_claim },
     Scene { name: "power fails while entries of the cuckoo map move", play: entries_move_amid_crash },
+    Scene { name: "power fails while the reach of a block table grows", play: reach_grows_amid_crash },
 ];
 
 const ROOT: Ino = Ino(1);
@@ -114,16 +116,31 @@ fn gap_shrinks_amid_claim() {
     world.borrow_mut().judge_leaks();
 }
 
-/// Blocks that nearly fill the buckets of a cuckoo map. A crash amid the moves that make room leaves each entry once.
+/// Entries of the cuckoo map move to make room.
 fn entries_move_amid_crash() {
-    let config = Config { map: MapKind::Cuckoo, ..SMALL };
-    if config.file_map() != MapKind::Cuckoo {
-        return;
+    let Some((moments, _)) = room_made_amid_crash(MapKind::Cuckoo, 430) else { return };
+    assert!(moments >= 4, "room was made at {moments} moments only");
+}
+
+/// The reach of a block table that is the map grows before a block lies so far from its home.
+fn reach_grows_amid_crash() {
+    for map in MapKind::ALL.iter().filter(|map| map.is_table()) {
+        let Some((moments, reaches)) = room_made_amid_crash(*map, u64::MAX) else { continue };
+        assert!(reaches.len() >= 2, "{map:?}: {moments} moments, reaches of {reaches:?}");
+    }
+}
+
+/// Fills PM with up to `blocks` blocks, one by one. A crash while the map makes room, or after the write that asked for it, leaves each block
+/// where the map finds it. Gives the number of moments and the reaches of the map; `None` when the pools of this run have
+/// another map.
+fn room_made_amid_crash(map: MapKind, blocks: u64) -> Option<(usize, BTreeSet<Option<u64>>)> {
+    let config = Config { map, device_blocks: 0, ..SMALL };
+    if config.file_map() != map {
+        return None;
     }
     let (world, fs) = mounted(config);
     let f = create(&fs, "f");
     let pm = Arc::clone(&world.borrow().pool.media.pm);
-    let devices = world.borrow().pool.media.device_images();
     let is_lacking = Arc::new(AtomicBool::new(false));
     let lacks = Arc::clone(&is_lacking);
     interleave::set_hook(Some(Rc::new(move |at| {
@@ -142,20 +159,31 @@ fn entries_move_amid_crash() {
             taken.lock().push(pm.snapshot());
         }
     })));
-    for block in 0..430 {
+    for block in 0..blocks {
         // No block is in a run with the one before.
-        write(&fs, f, 2 * block * B, &data(BLOCK, block));
-        is_lacking.store(false, Ordering::Relaxed);
+        let written = fs.write(f, 2 * block * B, &data(BLOCK, block), WriteFlags::default(), W);
+        if written.is_err_and(|error| error.errno() == libc::ENOSPC) {
+            break;
+        }
+        if is_lacking.swap(false, Ordering::Relaxed) {
+            moments.lock().push(pm.snapshot());
+        }
     }
     pm.clock().on_event(None);
     interleave::set_hook(None);
     let moments = std::mem::take(&mut *moments.lock());
-    assert!(moments.len() >= 4, "room was made at {} moments only", moments.len());
+    let mut reaches = BTreeSet::new();
     for (number, moment) in moments.iter().enumerate() {
         for seed in 0..6 {
-            let media = Media::from_images(moment.image_random(seed), devices.clone(), &Setup::default());
+            let media = Media::from_images(moment.image_random(seed), Vec::new(), &Setup::default());
             let report = media.check();
-            assert!(report.exit_status() & 4 == 0, "moment {number}, image {seed}: {:?}", report.findings);
+            assert!(
+                report.exit_status() & 4 == 0,
+                "{map:?}, moment {number}, image {seed}: {:?}",
+                report.findings
+            );
+            reaches.insert(report.summary.map.reach);
         }
     }
+    Some((moments.len(), reaches))
 }

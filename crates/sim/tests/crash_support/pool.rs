@@ -121,9 +121,10 @@ pub fn options() -> MountOptions {
     MountOptions { atime: Atime::Never, in_place, cache_bytes: 4 << 20, ..MountOptions::default() }
 }
 
+/// Options of mkfs for the test pools, with the file map of TERRACE_MAP.
 pub fn format_options(ordered: bool) -> FormatOptions {
     FormatOptions {
-        map: Default::default(),
+        map: terrace_sim::kinds::BASE.file_map(),
         label: "crash".into(),
         uuid: [7; 16],
         hash_key: [9; 16],

@@ -1,8 +1,9 @@
-//! Rows hashfs-5 to hashfs-12 and hashfs-4.9: the file maps of the registry, and maps of the laboratory beside them.
+//! Rows hashfs-5 to hashfs-12, hashfs-4.9 and those called maps-: the file maps of the registry, and maps of the laboratory beside them.
 //!
 //! A map of the registry is measured without further code. Bars that name a map are claims when it is registered.
 
 pub(crate) mod baselines;
+pub(crate) mod cold;
 pub(crate) mod flows;
 pub(crate) mod full;
 pub(crate) mod locality;
