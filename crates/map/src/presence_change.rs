@@ -41,12 +41,13 @@ impl<'a> PresenceChange<'a> {
         PresenceChange { witness, added: SmallVec::new(), removed: SmallVec::new() }
     }
 
-    /// Enters a block.
-    pub(crate) fn add(&mut self, ino: Ino, block: FileBlock) {
+    /// Enters a block; false if it was there.
+    pub(crate) fn add(&mut self, ino: Ino, block: FileBlock) -> bool {
         let is_new = self.witness.presence().is_some_and(|presence| presence.insert(ino, block));
         if is_new && !planted(Mistake::PresenceBeforeCommit) {
             self.added.push((ino, block));
         }
+        is_new
     }
 
     /// Takes a block out at the commit.

@@ -248,7 +248,7 @@ impl CuckooMap {
             let blocks = (change.first.0..=MAX_FILE_BLOCK.0).map(FileBlock).zip(&change.mappings);
             for (block, mapping) in blocks {
                 match mapping {
-                    Some(_) => presence.add(change.inode.ino, block),
+                    Some(_) => _ = presence.add(change.inode.ino, block),
                     None => presence.remove(change.inode.ino, block),
                 }
             }
