@@ -134,20 +134,25 @@ impl HashfsMap {
         Ok(())
     }
 
-    /// The mapping of a block that is being written, and its bit, when memory knows all blocks. A block that is found has
-    /// its bit; a block whose bit is new is nowhere. So a write asks memory once at most.
+    /// The mapping of a block that gets a slot at a distance, and its bit, when memory knows all blocks. A block that is
+    /// found has its bit; a block whose bit is new is nowhere. So a write asks memory once at most.
     fn enter_found(
         &self,
         hashed: &Hashed,
         (ino, block): (Ino, FileBlock),
-        home: Home,
+        (home, distance): (Home, u64),
         guard: &mut PresenceChange<'_>,
     ) -> Result<Option<Mapping>> {
+        if let Some(found) = self.table.find_recent(ino, block) {
+            return Ok(Some(found));
+        }
         let mut is_new = None;
+        // The first slot of the sequence was free: the block is elsewhere, if at all.
+        if distance == 0 && *is_new.insert(guard.add(ino, block)) {
+            return Ok(None);
+        }
         let found = self.table.search(hashed, (ino, block), home, || {
-            let added = guard.add(ino, block);
-            is_new = Some(added);
-            added
+            is_new.is_none() && *is_new.insert(guard.add(ino, block))
         })?;
         // No line was read where those within the reach lie beside the pool.
         if found.is_none() && !is_new.unwrap_or_else(|| guard.add(ino, block)) {
@@ -291,12 +296,13 @@ impl FileMap for HashfsMap {
             return Ok(None);
         }
         let (at, home) = ((inode.ino, block), hashed.homes.home(inode.ino, block));
-        if hashed.homes.distance(home, new.block) >= self.table.reach() {
+        let distance = hashed.homes.distance(home, new.block);
+        if distance >= self.table.reach() {
             return Ok(None);
         }
         let mut guard = PresenceChange::new(self);
         let old = if hashed.known() == Known::All {
-            self.enter_found(hashed, at, home, &mut guard)?
+            self.enter_found(hashed, at, (home, distance), &mut guard)?
         } else {
             let old = self.lookup(inode, block)?;
             guard.add(inode.ino, block);

@@ -136,9 +136,10 @@ impl TableSearch {
         Ok(found)
     }
 
-    /// The mapping of a key by a hint. What the entry says decides.
+    /// The mapping of a block by a hint. What the entry says decides.
     #[inline]
-    fn find_recent(&self, key: u64) -> Option<Mapping> {
+    pub fn find_recent(&self, ino: Ino, block: FileBlock) -> Option<Mapping> {
+        let key = key(ino, block);
         let slot = self.recent.find(key)?;
         let mut entry = [[0; 2]];
         self.read_entries(slot, &mut entry).ok()?;
@@ -165,7 +166,7 @@ impl TableSearch {
         mut is_absent: impl FnMut() -> bool,
     ) -> Result<Option<Mapping>> {
         let key = key(ino, block);
-        if let Some(mapping) = self.find_recent(key) {
+        if let Some(mapping) = self.find_recent(ino, block) {
             return Ok(Some(mapping));
         }
         let mut unreadable = None;

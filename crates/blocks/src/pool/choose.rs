@@ -20,7 +20,7 @@ use terrace_format::homes::{GROUP_SLOTS, Home, Placement};
 const GROUPS_LOOKED_AT: usize = 8;
 /// Quarantined slots that a choice passes before it moves the checkpoint.
 const CROWDED_SLOTS: usize = 16;
-/// Distance to which passed slots are looked at: beyond it most are in use.
+/// Distance to which passed slots are looked at, at most the slots of a window: beyond it most are in use.
 const MOST_JUDGED_SLOTS: u64 = 256;
 /// Windows of groups that a search walks. Where all of them are full, few slots of the pool are free, and the search compares
 /// these.
@@ -85,9 +85,26 @@ fn is_crowded(pool: &BlockPool, hashed: &Hashed, home: Home, distance: u64) -> b
     if distance < CROWDED_SLOTS as u64 {
         return false;
     }
-    let passed = hashed.homes.lines(home, distance.min(MOST_JUDGED_SLOTS)).flatten();
-    let waiting = passed.filter(|slot| pool.descriptor(PmBlock(*slot)).state() == State::Quarantined);
-    waiting.take(CROWDED_SLOTS).count() == CROWDED_SLOTS
+    let waits = |slot: &u64| pool.descriptor(PmBlock(*slot)).state() == State::Quarantined;
+    let is_enough =
+        |waiting: &mut dyn Iterator<Item = u64>| waiting.take(CROWDED_SLOTS).count() == CROWDED_SLOTS;
+    let judged = distance.min(MOST_JUDGED_SLOTS);
+    match hashed.homes.placement() {
+        Placement::Linear => {
+            let (first, end) = (pool.first.0, pool.count);
+            let passed = (home.slot.0..home.slot.0 + judged)
+                .map(|slot| if slot < end { slot } else { slot - end + first });
+            is_enough(&mut passed.filter(waits))
+        }
+        Placement::Groups => {
+            let (groups, preferred) = (hashed.homes.window(home, 0), home.slot.0 % GROUP_SLOTS);
+            let others = groups.clone().flat_map(|group| {
+                (1..GROUP_SLOTS).map(move |behind| group + (preferred + behind) % GROUP_SLOTS)
+            });
+            let passed = groups.map(|group| group + preferred).chain(others).take(judged as usize);
+            is_enough(&mut passed.filter(waits))
+        }
+    }
 }
 
 /// The first free slot of the sequence of a home.
