@@ -10,7 +10,7 @@ use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 
 /// Hints, a power of two.
 const HINTS: usize = 1 << PLACE_BITS;
-const PLACE_BITS: u32 = 10;
+const PLACE_BITS: u32 = 12;
 
 /// The hints of a map.
 pub(crate) struct Recent(Box<[AtomicU64]>);
