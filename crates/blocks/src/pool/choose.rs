@@ -141,17 +141,15 @@ fn choose_in_groups(pool: &BlockPool, hashed: &Hashed, space: &mut Space, home: 
         if is_read && window == WALKED_WINDOWS {
             return nearest_free(hashed, space, home);
         }
-        let mut distance = hashed.homes.window_begin(window);
         let groups = homes.window(home, window);
         let mut is_over = true;
-        for group in groups.clone() {
+        for (distance, group) in (hashed.homes.window_begin(window)..).zip(groups.clone()) {
             if !is_read {
                 pool.learn_group(space, group);
             }
             if space.free.contains(group + preferred) {
                 return Some(Slot { bit: group + preferred, distance });
             }
-            distance += 1;
             is_over = false;
         }
         if is_over {
