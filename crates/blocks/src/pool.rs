@@ -13,7 +13,7 @@ use crate::hidden::Hidden;
 use crate::presence::Presence;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use terrace_format::homes::{Home, Homes};
+use terrace_format::homes::Homes;
 use terrace_format::{Corrupt, Lsn, PmBlock};
 use terrace_runtime::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use terrace_runtime::sync::{LockKind, Mutex, RankedMutex};
@@ -106,8 +106,8 @@ impl Hashed {
         self.know(Known::All);
     }
 
-    fn note_search(&self, home: Home, slot: PmBlock) {
-        if self.homes.distance(home, slot) > FAR_SLOTS {
+    fn note_search(&self, distance: u64) {
+        if distance > FAR_SLOTS {
             self.far.fetch_add(1, Ordering::Relaxed);
         }
     }

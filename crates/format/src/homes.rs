@@ -12,8 +12,8 @@ mod lines;
 use crate::address::{FileBlock, Ino, PmBlock};
 use crate::geometry::Geometry;
 use crate::map_kind::MapKind;
-use groups::Groups;
 pub use groups::{GROUP_SLOTS, Home, NEAR_GROUPS};
+use groups::{Groups, WINDOW_SLOTS};
 pub use lines::{Lines, Placement};
 use lines::{TABLE_LINE_SLOTS, WORD_LINE_SLOTS};
 use std::ops::Range;
@@ -60,6 +60,12 @@ impl Homes {
     /// The order of the slots.
     pub fn placement(&self) -> Placement {
         self.placement
+    }
+
+    /// Slots whose entries share a line.
+    #[inline]
+    pub fn line_slots(&self) -> u64 {
+        self.line_slots
     }
 
     /// Lines of a group.
@@ -137,6 +143,12 @@ impl Homes {
     /// The groups of a window from the group of a home on, each by its first place; no groups behind the last window.
     pub fn window(&self, home: Home, window: u64) -> impl Iterator<Item = u64> + Clone + '_ {
         self.groups.window(home, window)
+    }
+
+    /// The distance of the preferred slot of the first group of a window; that of the next group is one more.
+    #[inline]
+    pub fn window_begin(&self, window: u64) -> u64 {
+        window * WINDOW_SLOTS
     }
 
     /// The window in which a search from a home meets a slot of the pool.

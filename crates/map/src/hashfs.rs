@@ -20,6 +20,7 @@ use crate::hashfs_search::TableSearch;
 use crate::hidden::{is_whole, keep_shown, note_left};
 use crate::map_row::MapRow;
 use crate::pages::Pages;
+use crate::recent::Recent;
 use std::sync::Arc;
 use terrace_blocks::pool::{Hashed, Known};
 use terrace_blocks::{BlockPool, Claim, Presence};
@@ -79,7 +80,7 @@ impl HashfsMap {
         let mut word = [U64::ZERO];
         pages.table_words(at, &mut word)?;
         let [reach] = word.map(U64::get);
-        let table = TableSearch { pages, reach: AtomicU64::new(reach) };
+        let table = TableSearch { pages, reach: AtomicU64::new(reach), recent: Recent::new() };
         let map = HashfsMap { table, raising: Mutex::new(()) };
         let most = map.hashed()?.homes.most_reach();
         if reach == 0 || reach > most {
@@ -137,6 +138,33 @@ impl HashfsMap {
         }
         Ok(())
     }
+
+    /// The mapping of a block that gets a slot at a distance, and its bit, when memory knows all blocks. A block that is
+    /// found has its bit; a block whose bit is new is nowhere. So a write asks memory once at most.
+    fn enter_found(
+        &self,
+        hashed: &Hashed,
+        (ino, block): (Ino, FileBlock),
+        (home, distance): (Home, u64),
+        guard: &mut PresenceChange<'_>,
+    ) -> Result<Option<Mapping>> {
+        if let Some(found) = self.table.find_recent(ino, block) {
+            return Ok(Some(found));
+        }
+        let mut is_new = None;
+        // The first slot of the sequence was free: the block is elsewhere, if at all.
+        if distance == 0 && *is_new.insert(guard.add(ino, block)) {
+            return Ok(None);
+        }
+        let found = self.table.search(hashed, (ino, block), home, || {
+            is_new.is_none() && *is_new.insert(guard.add(ino, block))
+        })?;
+        // No line was read where those within the reach lie beside the pool.
+        if found.is_none() && !is_new.unwrap_or_else(|| guard.add(ino, block)) {
+            self.table.judge_absent(hashed, Known::All, (ino, block), home)?;
+        }
+        Ok(found)
+    }
 }
 
 impl Witness for HashfsMap {
@@ -147,7 +175,7 @@ impl Witness for HashfsMap {
     fn has_entry(&self, ino: Ino, block: FileBlock) -> Result<bool> {
         let hashed = self.hashed()?;
         let home = hashed.homes.home(ino, block);
-        Ok(self.table.search(hashed, (ino, block), home, &|| false)?.is_some())
+        Ok(self.table.search(hashed, (ino, block), home, || false)?.is_some())
     }
 
     fn left(&self, ino: Ino, block: FileBlock) {
@@ -273,13 +301,23 @@ impl FileMap for HashfsMap {
         new: Mapping,
     ) -> Result<Option<Exchange<'_>>> {
         let hashed = self.hashed()?;
-        let change = MapChange { inode: *inode, first: block, mappings: [Some(new)].into_iter().collect() };
-        if block > MAX_FILE_BLOCK || self.lacking(hashed, &change).is_some() {
+        if block > MAX_FILE_BLOCK {
             return Ok(None);
         }
-        let old = self.lookup(inode, block)?;
+        let (at, home) = ((inode.ino, block), hashed.homes.home(inode.ino, block));
+        let distance = hashed.homes.distance(home, new.block);
+        if distance >= self.table.reach() {
+            return Ok(None);
+        }
         let mut guard = PresenceChange::new(self);
-        self.enter(&change, &mut guard)?;
+        let old = if hashed.known() == Known::All {
+            self.enter_found(hashed, at, (home, distance), &mut guard)?
+        } else {
+            let old = self.lookup(inode, block)?;
+            guard.add(inode.ino, block);
+            old
+        };
+        self.table.note(&hashed.homes, at, home, new.block);
         Ok(Some(Exchange { old, guard: MapGuard::presence(guard) }))
     }
 

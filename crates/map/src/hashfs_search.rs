@@ -7,6 +7,7 @@
 use crate::file_map::Mapping;
 use crate::hidden::{refuse_hidden, refuse_impossible};
 use crate::pages::Pages;
+use crate::recent::Recent;
 use terrace_blocks::pool::{Hashed, Known};
 use terrace_format::address::PmBlock;
 use terrace_format::homes::{GROUP_SLOTS, Home, Homes};
@@ -53,6 +54,8 @@ pub(crate) struct TableSearch {
     pub pages: Pages,
     /// `map_reach` as stored.
     pub reach: AtomicU64,
+    /// Hints of where blocks are.
+    pub recent: Recent,
 }
 
 impl TableSearch {
@@ -103,7 +106,7 @@ impl TableSearch {
     }
 
     /// Judges a search that found nothing.
-    fn judge_absent(
+    pub fn judge_absent(
         &self,
         hashed: &Hashed,
         known: Known,
@@ -126,11 +129,32 @@ impl TableSearch {
         let known = hashed.known();
         refuse_hidden(hashed, known, (ino, block), home)?;
         let is_absent = || known != Known::Part && !hashed.presence.contains(ino, block);
-        let found = self.search(hashed, (ino, block), home, &is_absent)?;
+        let found = self.search(hashed, (ino, block), home, is_absent)?;
         if found.is_none() {
             self.judge_absent(hashed, known, (ino, block), home)?;
         }
         Ok(found)
+    }
+
+    /// The mapping of a block by a hint. What the entry says decides.
+    #[inline]
+    pub fn find_recent(&self, ino: Ino, block: FileBlock) -> Option<Mapping> {
+        let key = key(ino, block);
+        let slot = self.recent.find(key)?;
+        let mut entry = [[0; 2]];
+        self.read_entries(slot, &mut entry).ok()?;
+        let [entry] = entry;
+        if entry[0] & NOT_UNWRITTEN != key {
+            return None;
+        }
+        mapping(entry, slot).map(|(_, mapping)| mapping)
+    }
+
+    /// Notes where a block will be when its change is committed.
+    #[inline]
+    pub fn note(&self, homes: &Homes, (ino, block): (Ino, FileBlock), home: Home, slot: PmBlock) {
+        let is_in_first_line = slot.0 / homes.line_slots() == home.slot.0 / homes.line_slots();
+        self.recent.note(key(ino, block), (!is_in_first_line).then_some(slot.0));
     }
 
     /// Searches the table as far as the reach; to the end of the first line where the block is absent.
@@ -139,9 +163,12 @@ impl TableSearch {
         hashed: &Hashed,
         (ino, block): (Ino, FileBlock),
         home: Home,
-        is_absent: &dyn Fn() -> bool,
+        mut is_absent: impl FnMut() -> bool,
     ) -> Result<Option<Mapping>> {
         let key = key(ino, block);
+        if let Some(mapping) = self.find_recent(ino, block) {
+            return Ok(Some(mapping));
+        }
         let mut unreadable = None;
         for (number, slots) in hashed.homes.lines(home, self.reach()).enumerate() {
             let mut entries = [[0; 2]; LINE_WORDS];
@@ -150,6 +177,9 @@ impl TableSearch {
             let found = places(matching_part(entries, key, NOT_UNWRITTEN));
             let mut found = found.filter_map(|at| mapping(*entries.get(at)?, slots.start + at as u64));
             if let Some((_, mapping)) = found.next() {
+                if number > 0 {
+                    self.recent.note(key, Some(mapping.block.0));
+                }
                 return Ok(Some(mapping));
             }
             if planted(Mistake::ProbeEndsAtFreeSlot) && entries.iter().any(|entry| entry[0] == 0) {

@@ -30,6 +30,7 @@ mod radix;
 mod radix_change;
 mod radix_prune;
 mod radix_read;
+mod recent;
 
 pub use cuckoo::CuckooMap;
 pub use cursor::Cursor;

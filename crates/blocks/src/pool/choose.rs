@@ -20,7 +20,7 @@ use terrace_format::homes::{GROUP_SLOTS, Home, Placement};
 const GROUPS_LOOKED_AT: usize = 8;
 /// Quarantined slots that a choice passes before it moves the checkpoint.
 const CROWDED_SLOTS: usize = 16;
-/// Distance to which passed slots are looked at: beyond it most are in use.
+/// Distance to which passed slots are looked at, at most the slots of a window: beyond it most are in use.
 const MOST_JUDGED_SLOTS: u64 = 256;
 /// Windows of groups that a search walks. Where all of them are full, few slots of the pool are free, and the search compares
 /// these.
@@ -35,16 +35,19 @@ impl BlockPool {
         let bit = match target {
             Target::File { ino, block } => {
                 let home = hashed.homes.home(ino, block);
-                let mut bit = choose_from(self, hashed, &mut space, home);
-                if bit.is_some_and(|bit| is_crowded(self, hashed, home, PmBlock(bit))) {
+                let mut chosen = choose_from(self, hashed, &mut space, home);
+                if chosen.is_some_and(|slot| is_crowded(self, hashed, home, slot.distance)) {
                     drop(space);
                     // Without it the choice made is as good as any.
                     self.wal.checkpoint_at_leisure().ok();
                     space = self.space.lock();
                     self.drain(&mut space);
-                    bit = choose_from(self, hashed, &mut space, home);
+                    chosen = choose_from(self, hashed, &mut space, home);
                 }
-                bit.inspect(|bit| hashed.note_search(home, PmBlock(*bit)))
+                chosen.map(|slot| {
+                    hashed.note_search(slot.distance);
+                    slot.bit
+                })
             }
             Target::Page => choose_page(self, hashed, &mut space),
         };
@@ -64,21 +67,52 @@ impl BlockPool {
     }
 }
 
-/// Whether 16 slots in front of a slot of a sequence wait for the checkpoint.
-fn is_crowded(pool: &BlockPool, hashed: &Hashed, home: Home, slot: PmBlock) -> bool {
-    let distance = hashed.homes.distance(home, slot);
+/// A free slot and its distance from the home.
+#[derive(Debug, Clone, Copy)]
+struct Slot {
+    bit: u64,
+    distance: u64,
+}
+
+impl Slot {
+    fn at(hashed: &Hashed, home: Home, bit: u64) -> Slot {
+        Slot { bit, distance: hashed.homes.distance(home, PmBlock(bit)) }
+    }
+}
+
+/// Whether 16 slots in front of the slot at a distance wait for the checkpoint.
+fn is_crowded(pool: &BlockPool, hashed: &Hashed, home: Home, distance: u64) -> bool {
     if distance < CROWDED_SLOTS as u64 {
         return false;
     }
-    let passed = hashed.homes.lines(home, distance.min(MOST_JUDGED_SLOTS)).flatten();
-    let waiting = passed.filter(|slot| pool.descriptor(PmBlock(*slot)).state() == State::Quarantined);
-    waiting.take(CROWDED_SLOTS).count() == CROWDED_SLOTS
+    let waits = |slot: &u64| pool.descriptor(PmBlock(*slot)).state() == State::Quarantined;
+    let is_enough =
+        |waiting: &mut dyn Iterator<Item = u64>| waiting.take(CROWDED_SLOTS).count() == CROWDED_SLOTS;
+    let judged = distance.min(MOST_JUDGED_SLOTS);
+    match hashed.homes.placement() {
+        Placement::Linear => {
+            let (first, end) = (pool.first.0, pool.count);
+            let passed = (home.slot.0..home.slot.0 + judged)
+                .map(|slot| if slot < end { slot } else { slot - end + first });
+            is_enough(&mut passed.filter(waits))
+        }
+        Placement::Groups => {
+            let (groups, preferred) = (hashed.homes.window(home, 0), home.slot.0 % GROUP_SLOTS);
+            let others = groups.clone().flat_map(|group| {
+                (1..GROUP_SLOTS).map(move |behind| group + (preferred + behind) % GROUP_SLOTS)
+            });
+            let passed = groups.map(|group| group + preferred).chain(others).take(judged as usize);
+            is_enough(&mut passed.filter(waits))
+        }
+    }
 }
 
 /// The first free slot of the sequence of a home.
-fn choose_from(pool: &BlockPool, hashed: &Hashed, space: &mut Space, home: Home) -> Option<u64> {
+fn choose_from(pool: &BlockPool, hashed: &Hashed, space: &mut Space, home: Home) -> Option<Slot> {
     match hashed.homes.placement() {
-        Placement::Linear => choose_linear(pool, hashed, space, home.slot.0),
+        Placement::Linear => {
+            choose_linear(pool, hashed, space, home.slot.0).map(|bit| Slot::at(hashed, home, bit))
+        }
         Placement::Groups => choose_in_groups(pool, hashed, space, home),
     }
 }
@@ -99,7 +133,7 @@ fn choose_linear(pool: &BlockPool, hashed: &Hashed, space: &mut Space, home: u64
 }
 
 /// The first free preferred slot of a window of groups, else the first free slot of these groups, else of the next window.
-fn choose_in_groups(pool: &BlockPool, hashed: &Hashed, space: &mut Space, home: Home) -> Option<u64> {
+fn choose_in_groups(pool: &BlockPool, hashed: &Hashed, space: &mut Space, home: Home) -> Option<Slot> {
     let (homes, preferred) = (&hashed.homes, home.slot.0 % GROUP_SLOTS);
     let is_read = hashed.known() != Known::Part;
     let mut window = 0;
@@ -109,12 +143,12 @@ fn choose_in_groups(pool: &BlockPool, hashed: &Hashed, space: &mut Space, home: 
         }
         let groups = homes.window(home, window);
         let mut is_over = true;
-        for group in groups.clone() {
+        for (distance, group) in (hashed.homes.window_begin(window)..).zip(groups.clone()) {
             if !is_read {
                 pool.learn_group(space, group);
             }
             if space.free.contains(group + preferred) {
-                return Some(group + preferred);
+                return Some(Slot { bit: group + preferred, distance });
             }
             is_over = false;
         }
@@ -124,7 +158,8 @@ fn choose_in_groups(pool: &BlockPool, hashed: &Hashed, space: &mut Space, home: 
         for group in groups {
             let free = space.free.sixteen(group).rotate_right(preferred as u32);
             if free != 0 {
-                return Some(group + (preferred + u64::from(free.trailing_zeros())) % GROUP_SLOTS);
+                let bit = group + (preferred + u64::from(free.trailing_zeros())) % GROUP_SLOTS;
+                return Some(Slot::at(hashed, home, bit));
             }
         }
         window += 1;
@@ -150,18 +185,18 @@ fn choose_page(pool: &BlockPool, hashed: &Hashed, space: &mut Space) -> Option<u
         }
     }
     let home = hashed.homes.page_home(space.page_groups);
-    choose_from(pool, hashed, space, home)
+    choose_from(pool, hashed, space, home).map(|slot| slot.bit)
 }
 
 /// The free slot with the least distance, where free slots are so few that none is in the first windows.
-fn nearest_free(hashed: &Hashed, space: &mut Space, home: Home) -> Option<u64> {
-    let (mut from, mut nearest) = (0, None);
+fn nearest_free(hashed: &Hashed, space: &mut Space, home: Home) -> Option<Slot> {
+    let (mut from, mut nearest) = (0, None::<Slot>);
     while let Some(bit) = space.free.first_from(from) {
-        let distance = hashed.homes.distance(home, PmBlock(bit));
-        if nearest.is_none_or(|(least, _)| distance < least) {
-            nearest = Some((distance, bit));
+        let slot = Slot::at(hashed, home, bit);
+        if nearest.is_none_or(|nearest| slot.distance < nearest.distance) {
+            nearest = Some(slot);
         }
         from = bit + 1;
     }
-    nearest.map(|(_, bit)| bit)
+    nearest
 }

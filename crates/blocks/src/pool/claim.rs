@@ -63,7 +63,8 @@ impl Claim<'_> {
     pub fn take(&mut self, target: Target) -> Option<PmBlock> {
         if self.promised > 0 {
             self.promised -= 1;
-            self.blocks.insert(self.next, self.pool.choose(target)?);
+            let chosen = self.pool.choose(target)?;
+            self.blocks.insert(self.next, chosen);
         }
         let block = self.blocks.get(self.next).copied()?;
         debug_assert_eq!(self.pool.descriptor(block).state(), State::Used, "claimed PM block {block}");

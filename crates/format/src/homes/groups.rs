@@ -117,11 +117,17 @@ impl Groups {
     /// Groups that a search from a home meets before that of a slot.
     #[inline]
     fn between(&self, home: Home, slot: PmBlock) -> u64 {
-        let (home_group, group, count) = (home.slot.0 / GROUP_SLOTS, slot.0 / GROUP_SLOTS, self.count());
+        let (home_group, group) = (home.slot.0 / GROUP_SLOTS, slot.0 / GROUP_SLOTS);
         if group == home_group {
             return 0;
         }
-        (group + count - home_group) % count * self.stride(home).inverse % count
+        let (count, stride) = (self.count(), self.stride(home));
+        let groups = if group > home_group { group - home_group } else { group + count - home_group };
+        // The group that most blocks lie in that are not in their home group.
+        if groups == stride.ahead {
+            return 1;
+        }
+        groups * stride.inverse % count
     }
 
     /// Groups of the window with a number.
@@ -145,8 +151,14 @@ impl Groups {
 
     /// The groups of a window of a search from a home, each by its first place; no groups behind the last window.
     pub fn window(&self, home: Home, window: u64) -> impl Iterator<Item = u64> + Clone + '_ {
-        let begin = window * NEAR_GROUPS;
-        (begin..begin + self.window_groups(window)).map(move |ahead| self.group_ahead(home, ahead))
+        let (begin, end) = (self.first / GROUP_SLOTS * GROUP_SLOTS, self.end.next_multiple_of(GROUP_SLOTS));
+        let ahead = self.stride(home).ahead * GROUP_SLOTS;
+        let first = self.group_ahead(home, window * NEAR_GROUPS);
+        let next = move |group: &u64| {
+            let group = group + ahead;
+            Some(if group < end { group } else { group - end + begin })
+        };
+        std::iter::successors(Some(first), next).take(self.window_groups(window) as usize)
     }
 
     /// The window in which a search from a home meets a slot of the pool.

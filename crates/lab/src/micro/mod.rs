@@ -87,7 +87,7 @@ const MICROS: &[Micro] = &[
     },
     Micro {
         name: "overwrite_for_ever",
-        arguments: "[PERCENT]",
+        arguments: "[PERCENT [MAP]]",
         sentence: "Time of a write over the same block again and again, by file map, beside data that fill PM so far.",
         run: overwrite_for_ever::run,
     },

@@ -34,10 +34,13 @@ fn pool(row: &MapRow, percent: u64) -> Outcome<(Arc<Engine>, Ino)> {
 
 pub(super) fn run(args: &[String]) -> Outcome<()> {
     let percent = number(args, 0, 0);
-    let pools = MAPS.iter().map(|row| pool(row, percent)).collect::<Outcome<Vec<_>>>()?;
+    let is_wanted = |row: &&MapRow| args.get(1).is_none_or(|only| row.name == only);
+    let rows: Vec<&MapRow> = MAPS.iter().filter(is_wanted).collect();
+    let reference = *rows.first().ok_or("no such map")?;
+    let pools = rows.iter().map(|row| pool(row, percent)).collect::<Outcome<Vec<_>>>()?;
     let clock = SystemClock::default();
     for blocks in [1, 16] {
-        let mut best = vec![f64::INFINITY; MAPS.len()];
+        let mut best = vec![f64::INFINITY; rows.len()];
         for _ in 0..ROUNDS {
             for ((fs, file), best) in pools.iter().zip(&mut best) {
                 let start = clock.monotonic_ns();
@@ -47,13 +50,13 @@ pub(super) fn run(args: &[String]) -> Outcome<()> {
                 *best = best.min((clock.monotonic_ns() - start) as f64 / WRITES as f64);
             }
         }
-        for (row, time) in MAPS.iter().zip(&best) {
+        for (row, time) in rows.iter().zip(&best) {
             let first = best.first().ok_or("no map")?;
             println!(
                 "{blocks:>2} blocks, {:<14} {time:>8.1} ns, {:.2} of {}",
                 row.name,
                 time / first,
-                MAPS[0].name
+                reference.name
             );
         }
     }

@@ -119,6 +119,9 @@ impl ExtentTree {
         if block > MAX_FILE_BLOCK || inode.is_nowhere() {
             return Ok(None);
         }
+        if let Some(old) = self.exchange_in_place(cursor, tx, inode, block.0, new)? {
+            return Ok(Some(old));
+        }
         let source = Source { map: self, tx: None };
         let mut leaf = Leaf::near(cursor, source, inode, block.0)?;
         let old = leaf.mappings(source, block.0, 1)?.first().copied().flatten();

@@ -9,6 +9,7 @@
 //! freed. Walks go forward and are bounded by the height and by the pool's blocks, so damage cannot make them endless.
 
 mod change;
+mod exchange;
 mod leaf;
 mod read;
 mod room;

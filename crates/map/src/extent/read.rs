@@ -130,13 +130,22 @@ impl ExtentTree {
                 Ok(found.map(|extent| mapping_at(extent, block)))
             }
             ExtentRoot::Tree { height, block: root } => {
-                let known = cursor.and_then(|cursor| cursor.find(&self.pages.blocks, inode.ino, block));
-                let leaf = match known {
-                    Some(known) => self.node(None, known.page.0, 0)?,
-                    None => self.walk_to_leaf(cursor, inode, (height, root), block)?.0,
-                };
-                self.lookup_in(&leaf, block)
+                self.lookup_in(&self.leaf_of(cursor, inode, (height, root), block)?, block)
             }
+        }
+    }
+
+    /// The leaf that a block's extent lies in, by the cursor where that knows it.
+    pub(super) fn leaf_of(
+        &self,
+        cursor: Option<&Cursor>,
+        inode: &MapInode,
+        root: (u8, PmBlock),
+        block: u64,
+    ) -> Result<Node> {
+        match cursor.and_then(|cursor| cursor.find(&self.pages.blocks, inode.ino, block)) {
+            Some(known) => self.node(None, known.page.0, 0),
+            None => Ok(self.walk_to_leaf(cursor, inode, root, block)?.0),
         }
     }
 

@@ -71,6 +71,35 @@ fn a_file_written_in_order_is_one_extent_in_its_slot() {
     assert_eq!(maps.pm.load_u64(block.offset()).unwrap() & 0xff, 2, "extents in the leaf");
 }
 
+/// Exchanges a block; gives the earlier one, and the bytes of the record without its header.
+fn exchange(maps: &ModelledMap, block: u64, new: u64) -> (Option<u64>, usize) {
+    let (mut tx, new) = (Tx::new(), Mapping::written(PmBlock(new)));
+    let exchanged = maps.map.exchange(&mut tx, &maps.inode(1), FileBlock(block), new).unwrap().unwrap();
+    let reservation = maps.wal.reserve(tx.record_size()).unwrap();
+    maps.wal.commit(reservation, &tx).unwrap();
+    exchanged.guard.committed();
+    let old = exchanged.old.map(|old| old.block.0);
+    (old, tx.record_size() - Tx::new().record_size())
+}
+
+/// The short way must see when an extent joins a neighbour: else files that are written over never get smaller maps.
+#[test]
+fn an_exchange_of_a_single_block_logs_a_word_and_joins_neighbours() {
+    let mut maps = modelled(2 << 20);
+    (0..5).for_each(|block| _ = map(&mut maps, block, &[written(100 + 10 * block)]));
+    let ExtentRoot::Tree { block: leaf, .. } = root(&maps) else { panic!("no tree") };
+    let extents = |maps: &ModelledMap| maps.pm.load_u64(leaf.offset()).unwrap() & 0xff;
+    assert_eq!((exchange(&maps, 2, 300), extents(&maps)), ((Some(120), 16), 5));
+    assert_eq!((exchange(&maps, 2, 111).0, extents(&maps)), (Some(300), 4), "behind block 1");
+    assert_eq!((exchange(&maps, 3, 139).0, extents(&maps)), (Some(130), 3), "before block 4");
+    assert_eq!((exchange(&maps, 5, 200), extents(&maps)), ((None, 40), 4), "behind the last");
+    assert_eq!((exchange(&maps, 6, 201), extents(&maps)), ((None, 16), 4), "with the last");
+    assert_eq!((exchange(&maps, 6, 210).0, extents(&maps)), (Some(201), 5), "the end of an extent");
+    assert_eq!((exchange(&maps, 1, 400).0, extents(&maps)), (Some(110), 6), "the begin of an extent");
+    let expected = [100, 400, 111, 139, 140, 200, 210].map(Some);
+    assert_eq!([0, 1, 2, 3, 4, 5, 6].map(|block| lookup(&maps, block)), expected);
+}
+
 #[test]
 fn tens_of_thousands_of_extents_are_found_and_leave_no_page_behind() {
     let mut maps = modelled(8 << 20);
