@@ -192,8 +192,6 @@ codes! {
         "the reach of the blocks that are there";
     HashSlot 434 Error "An inode slot holds words of a map although the block table is the map."
         "cleared";
-    PackedWord 441 Error "A word of the packed map is not the owner of its block."
-        "the owner in the block table; where that is damaged, the word is believed";
     CatalogRoot 501 Error "A catalog shard's root word is not possible."
         "the shard is built from the leaves in the block table";
     CatalogPage 502 Error "A catalog page's header is damaged."

@@ -13,6 +13,6 @@ pub(crate) fn walk_file_map(checker: &mut Checker<'_>, record: &mut InodeRecord)
         MapKind::Radix => checker.radix_map(record),
         MapKind::Extent => walk_extents(checker, record),
         MapKind::Cuckoo => walk_cuckoo(checker, record),
-        MapKind::HashfsLinear | MapKind::Hashfs | MapKind::Packed => walk_table_map(checker, record),
+        MapKind::HashfsLinear | MapKind::Hashfs => walk_table_map(checker, record),
     }
 }

@@ -31,7 +31,6 @@ pub mod log;
 mod mapped_block;
 mod options;
 pub mod overlay;
-mod packed_map;
 mod phases;
 mod pool_view;
 mod radix_map;

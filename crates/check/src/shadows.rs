@@ -37,7 +37,7 @@ impl Checker<'_> {
                 }
                 shadows
             }
-            MapKind::HashfsLinear | MapKind::Hashfs | MapKind::Packed => {
+            MapKind::HashfsLinear | MapKind::Hashfs => {
                 let mut shadows = Shadows::default();
                 let end = first.saturating_add(count.min(128).into());
                 for found in table_blocks_in(self, record, (first, end)) {

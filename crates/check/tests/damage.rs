@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::damages::{ALL, CUCKOO, EXTENTS, PACKED, TABLE_MAP, second_leaf};
+use common::damages::{ALL, CUCKOO, EXTENTS, TABLE_MAP, second_leaf};
 use common::*;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -41,8 +41,6 @@ fn each_single_damage_gives_its_code() {
         (Image::with_cuckoo(), CUCKOO),
         (sound.clone().with_table_map(MapKind::HashfsLinear), TABLE_MAP),
         (sound.with_table_map(MapKind::Hashfs), TABLE_MAP),
-        (Image::with_packed(), TABLE_MAP),
-        (Image::with_packed(), PACKED),
     ];
     for (sound, damages) in maps {
         let report = sound.check();

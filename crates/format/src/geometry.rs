@@ -3,12 +3,11 @@
 //! ```text
 //! block 0..2   superblock, copy A      block 4  checkpoint, copy A    block 6  roots
 //! block 2..4   superblock, copy B      block 5  checkpoint, copy B    block 7  spare
-//! block 8..    lanes, block table, checksum words (feature page-checksums), area of the file map (cuckoo, packed), pool of blocks
+//! block 8..    lanes, block table, checksum words (feature page-checksums), area of the file map (cuckoo), pool of blocks
 //! ```
 
 use crate::address::{BLOCK_SIZE, LINE_SIZE, PmBlock, PmOffset};
 use crate::corrupt::Corrupt;
-use crate::homes::GROUP_SLOTS;
 use crate::inode::ORPHAN_LISTS;
 use crate::map_kind::MapKind;
 use crate::table::TABLE_ENTRY_SIZE;
@@ -162,7 +161,7 @@ impl Geometry {
     pub fn checksum_word(&self, block: PmBlock) -> PmOffset {
         self.checksums_offset().plus(block.0 * CHECKSUM_WORD_SIZE)
     }
-    /// First byte of the area of the file map: behind the block that holds the last checksum word. Only cuckoo and packed have it.
+    /// First byte of the area of the file map: behind the block that holds the last checksum word. Empty but for cuckoo.
     pub fn map_offset(&self) -> PmOffset {
         let checksums = if self.checksummed { self.block_count() * CHECKSUM_WORD_SIZE } else { 0 };
         PmOffset((self.checksums_offset().0 + checksums).next_multiple_of(BLOCK_SIZE))
@@ -178,17 +177,6 @@ impl Geometry {
             _ => 0,
         }
     }
-    /// The first block with a word in the packed map, the first slot of a group: at most the first block of the pool.
-    fn first_word(&self) -> u64 {
-        self.map_offset().0 / BLOCK_SIZE / GROUP_SLOTS * GROUP_SLOTS
-    }
-    /// Address of a block's word in the packed map; `None` with another map, and of blocks before the pool. The words of a
-    /// group are two lines.
-    #[inline]
-    pub fn map_word(&self, block: PmBlock) -> Option<PmOffset> {
-        let has_word = self.map.has_words() && block.0 >= self.first_word() && block.0 < self.block_count();
-        has_word.then(|| self.map_offset().plus(8 * (block.0 - self.first_word())))
-    }
     /// Whether a block belongs to the area of the file map.
     pub fn is_map_area(&self, block: PmBlock) -> bool {
         block.offset() >= self.map_offset() && block < self.first_pool_block()
@@ -199,10 +187,6 @@ impl Geometry {
         PmBlock(match self.map {
             // Buckets, and a block for the stash.
             MapKind::Cuckoo => before + self.map_buckets().div_ceil(BLOCK_SIZE / LINE_SIZE) + 1,
-            MapKind::Packed => {
-                let words = self.block_count().saturating_sub(self.first_word());
-                before + (8 * words).div_ceil(BLOCK_SIZE)
-            }
             _ => before,
         })
     }

@@ -87,11 +87,6 @@ pub const INCOMPATIBLE: &[FeatureRow] = &[
         name: "hashfs-map",
         sentence: "the block table is the map of PM-resident blocks, a hash table of groups of 16 slots",
     },
-    FeatureRow {
-        bit: PACKED_MAP,
-        name: "packed-map",
-        sentence: "PM-resident blocks are mapped by owner words in an area before the pool, a hash table of groups of 16 slots",
-    },
 ];
 /// Incompatible feature: the radix map.
 pub const RADIX_MAP: u64 = 1;
@@ -116,9 +111,6 @@ pub const CUCKOO_MAP: u64 = 256;
 pub const HASHFS_LINEAR_MAP: u64 = 512;
 /// Incompatible feature: the block table as map with homes in groups. Set by mkfs when asked for.
 pub const HASHFS_MAP: u64 = 1024;
-/// Incompatible feature: owner words beside the block table as map, with homes in groups. Set by mkfs when asked for; their
-/// area moves the first block of the pool.
-pub const PACKED_MAP: u64 = 2048;
 /// Features that a writer must know (superblock `read_only_compatible`).
 pub const READ_ONLY_COMPATIBLE: &[FeatureRow] = &[];
 /// Features that may be ignored (superblock `compatible`).

@@ -7,8 +7,7 @@ use crate::{cuckoo, extent, hashfs, radix_tree};
 use terrace_format::map_kind::MapKind;
 
 /// All file maps, by number. The first one is the map of a new pool without another choice.
-pub const MAPS: &[MapRow] =
-    &[radix_tree::ROW, extent::ROW, cuckoo::ROW, hashfs::ROW, hashfs::GROUPS_ROW, hashfs::PACKED_ROW];
+pub const MAPS: &[MapRow] = &[radix_tree::ROW, extent::ROW, cuckoo::ROW, hashfs::ROW, hashfs::GROUPS_ROW];
 
 const _: () = assert!(MAPS.len() == MapKind::ALL.len(), "the format knows as many file maps");
 
@@ -20,7 +19,6 @@ pub fn row_of(kind: MapKind) -> &'static MapRow {
         MapKind::Cuckoo => &cuckoo::ROW,
         MapKind::HashfsLinear => &hashfs::ROW,
         MapKind::Hashfs => &hashfs::GROUPS_ROW,
-        MapKind::Packed => &hashfs::PACKED_ROW,
     }
 }
 

@@ -126,7 +126,6 @@ impl Config {
             MapKind::HashfsLinear | MapKind::Hashfs => 74,
             MapKind::Extent => 45,
             MapKind::Cuckoo => 43,
-            MapKind::Packed => 44,
         }
     }
 

@@ -219,14 +219,6 @@ pub const EXTENTS: &[Damage] = &[
     (BlockOwner, |i| i.own(i.data[3], file(FILE, 22, false))),
 ];
 
-/// Damages to [`Image::with_packed`].
-pub const PACKED: &[Damage] = &[
-    (PackedWord, |i| i.map_word(i.data[0], 0)),
-    (PackedWord, |i| i.map_word(i.data[1], file(FILE, 700, false).encode())),
-    (PackedWord, |i| i.map_word(i.nodes[0], file(FILE, 0, false).encode())),
-    (PackedWord, |i| i.map_word(i.leaves[0], u64::MAX)),
-];
-
 /// Damages to [`Image::with_table_map`].
 pub const TABLE_MAP: &[Damage] = &[
     (HashTwice, |i| i.own(i.nodes[0], file(FILE, 0, false))),

@@ -282,15 +282,6 @@ impl Image {
     pub fn with_table_map(mut self, map: MapKind) -> Image {
         self.geometry = self.geometry.with_map(map).unwrap();
         self.superblock(|_| {});
-        self.owners_as_map()
-    }
-
-    /// The pool of [`Self::full`] with a packed map.
-    pub fn with_packed() -> Image {
-        Image::full_with(MapKind::Packed).owners_as_map()
-    }
-
-    fn owners_as_map(mut self) -> Image {
         self.nodes.into_iter().for_each(|node| self.own(node, Owner::Free));
         self.put_u64(self.geometry.map_reach(), 512);
         for ino in [FILE, ORPHANS[1]] {
@@ -496,14 +487,6 @@ impl Image {
         let at = self.geometry.table_entry(PmBlock(block));
         self.put_u64(at, owner.encode());
         self.put_u64(at.plus(8), if owner == Owner::Free { 0 } else { MASK_FULL });
-        if let Some(word) = self.geometry.map_word(PmBlock(block)) {
-            self.put_u64(word, if matches!(owner, Owner::File { .. }) { owner.encode() } else { 0 });
-        }
-    }
-
-    /// Puts another word of the packed map.
-    pub fn map_word(&mut self, block: u64, word: u64) {
-        self.put_u64(self.geometry.map_word(PmBlock(block)).unwrap(), word);
     }
 
     pub fn entry(&mut self, node: u64, index: u64, value: u64) {

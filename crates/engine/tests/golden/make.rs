@@ -61,11 +61,6 @@ pub const RECIPES: &[Recipe] = &[
         "As checksummed, with the feature hashfs-map: the block table is the file map, in groups.",
         || shadows_over(clean_as(&FormatOptions { map: MapKind::Hashfs, ..format_options(1) })?),
     ),
-    (
-        "packed",
-        "As checksummed, with the feature packed-map: owner words in two lines for each group.",
-        || shadows_over(clean_as(&FormatOptions { map: MapKind::Packed, ..format_options(1) })?),
-    ),
 ];
 
 fn create(fs: &Engine, parent: Ino, name: &str) -> FsResult<Ino> {

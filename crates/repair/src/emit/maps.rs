@@ -93,7 +93,7 @@ fn build_map(round: &mut Round<'_>, ino: u32, slot: &mut InodeSlot, map: FileMap
     let page = Owner::Page { kind: PageKind::MapNode, datum: ino };
     match round.pool.geometry.map {
         MapKind::Radix => build_radix_map(round, slot, &map.entries, page),
-        MapKind::Cuckoo | MapKind::HashfsLinear | MapKind::Hashfs | MapKind::Packed => Ok(()),
+        MapKind::Cuckoo | MapKind::HashfsLinear | MapKind::Hashfs => Ok(()),
         MapKind::Extent => {
             let blocks = map.entries.iter().map(|(block, mapped)| (*block, *mapped));
             build_extents(round, slot, blocks, page)

@@ -30,7 +30,7 @@ pub(crate) fn salvage_maps(round: &mut Round<'_>) {
         let map = match round.pool.geometry.map {
             MapKind::Radix => walk_radix(round, ino, &slot),
             MapKind::Extent => walk_extents(round, ino, &slot, &mut again),
-            _ => continue,
+            MapKind::Cuckoo | MapKind::HashfsLinear | MapKind::Hashfs => continue,
         };
         if map.broken || !map.found.is_empty() || !map.nodes.is_empty() {
             round.maps.insert(ino, map);
