@@ -115,7 +115,7 @@ judge_cargo_test() { # name log
 # Documentation tests are in media alone: they show what does not compile.
 targets=(--lib --bins --tests)
 # File maps beside radix.
-maps="extent cuckoo hashfs-linear hashfs"
+maps="extent cuckoo hashfs-linear hashfs clustered"
 logs=$(mktemp -d)
 aside=
 build=

@@ -16,6 +16,8 @@ pub mod below;
 mod catalog;
 pub mod checker;
 pub mod checksums;
+mod clustered_map;
+pub mod clustered_table;
 pub mod code;
 mod cold;
 mod cuckoo_map;

@@ -41,7 +41,10 @@ pub const PHASES: &[Phase] = &[
         name: "shared file map",
         sentence: "Each entry of a table of all files belongs to a file in use.",
         needs_all_metadata: true,
-        run: |checker| checker.cuckoo_rest(),
+        run: |checker| {
+            checker.cuckoo_rest();
+            checker.clustered_rest();
+        },
     },
     Phase {
         name: "catalog",

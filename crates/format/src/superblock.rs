@@ -446,7 +446,7 @@ mod tests {
                 assert_eq!(found.is_some(), expected.is_some(), "{kind:?} with {features:#x}");
                 assert!(expected.is_none_or(|site| found.is_some_and(|found| found.contains(site))));
             }
-            for unknown in [0, 6, 255] {
+            for unknown in [0, 7, 255] {
                 assert!(refused(unknown, kind.feature()).is_some_and(|why| why.contains("superblock map")));
             }
         }

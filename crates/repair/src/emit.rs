@@ -2,6 +2,7 @@
 //! tree is built anew in free blocks.
 
 mod catalog;
+mod clustered;
 mod cuckoo;
 mod extents;
 mod inode_file;

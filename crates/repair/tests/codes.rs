@@ -4,7 +4,7 @@
 #[path = "../../check/tests/common/mod.rs"]
 mod common;
 
-use common::damages::{ALL, CUCKOO, Damage, EXTENTS, TABLE_MAP};
+use common::damages::{ALL, CLUSTERED, CUCKOO, Damage, EXTENTS, TABLE_MAP};
 use common::*;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -50,7 +50,10 @@ fn mount(pool: &SimulatedPool) -> FsResult<Arc<terrace_engine::Engine>> {
 
 /// The full image with content that says where it belongs.
 fn full() -> Image {
-    let mut image = Image::full();
+    with_content(Image::full())
+}
+
+fn with_content(mut image: Image) -> Image {
     for (at, block) in image.data.into_iter().enumerate() {
         image.put(PmBlock(block).offset(), &[0x20 + at as u8; BLOCK_SIZE as usize]);
     }
@@ -101,6 +104,7 @@ fn every_repairable_damage_is_repaired() {
         repair_all(&full().with_table_map(map), &[TABLE_MAP]);
     }
     repair_all(&full_cuckoo(), &[CUCKOO]);
+    repair_all(&with_content(Image::with_clustered()), &[CLUSTERED]);
 }
 
 /// Repairs each damage of some tables, and looks at the pool afterwards.

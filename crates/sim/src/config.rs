@@ -126,6 +126,7 @@ impl Config {
             MapKind::HashfsLinear | MapKind::Hashfs => 74,
             MapKind::Extent => 45,
             MapKind::Cuckoo => 43,
+            MapKind::Clustered => 61,
         }
     }
 

@@ -61,6 +61,11 @@ pub const RECIPES: &[Recipe] = &[
         "As checksummed, with the feature hashfs-map: the block table is the file map, in groups.",
         || shadows_over(clean_as(&FormatOptions { map: MapKind::Hashfs, ..format_options(1) })?),
     ),
+    (
+        "clustered",
+        "As checksummed, with the feature clustered-map: a table with a line for 16 blocks is the file map.",
+        || shadows_over(clean_as(&FormatOptions { map: MapKind::Clustered, ..format_options(1) })?),
+    ),
 ];
 
 fn create(fs: &Engine, parent: Ino, name: &str) -> FsResult<Ino> {

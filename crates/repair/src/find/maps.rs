@@ -1,5 +1,6 @@
 //! Walks the file maps of all inodes as they were found.
 
+use super::clustered::salvage_clustered;
 use super::cuckoo::salvage_cuckoo;
 use super::extents::walk_extents;
 use super::radix::walk;
@@ -21,6 +22,9 @@ pub(crate) fn salvage_maps(round: &mut Round<'_>) {
     if round.pool.geometry.map == MapKind::Cuckoo {
         return salvage_cuckoo(round);
     }
+    if round.pool.geometry.map == MapKind::Clustered {
+        return salvage_clustered(round);
+    }
     let mut again = round.pool.geometry.block_count();
     for ino in inos {
         let Some(slot) = round.inodes.slots.get(&ino).or_else(|| round.inodes.residues.get(&ino)).copied()
@@ -30,7 +34,7 @@ pub(crate) fn salvage_maps(round: &mut Round<'_>) {
         let map = match round.pool.geometry.map {
             MapKind::Radix => walk_radix(round, ino, &slot),
             MapKind::Extent => walk_extents(round, ino, &slot, &mut again),
-            MapKind::Cuckoo | MapKind::HashfsLinear | MapKind::Hashfs => continue,
+            _ => continue,
         };
         if map.broken || !map.found.is_empty() || !map.nodes.is_empty() {
             round.maps.insert(ino, map);
