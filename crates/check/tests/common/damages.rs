@@ -258,7 +258,10 @@ pub const CLUSTERED: &[Damage] = &[
     (SlotMap, |i| i.clustered_add(LINK, 20, at(i.data[2]), 0)),
     (BlockLeaked, |i| i.put_u64(i.clustered_line(FILE, 21, 0), 0)),
     (BlockTwice, |i| i.clustered_add(FILE, 9, at(i.data[2]), 0)),
-    (BlockOwner, |i| i.slot(FILE, |slot| slot.direct[2] = (i.nodes[0] as u32).into())),
+    (BlockOwner, |i| {
+        let block = i.nodes[0] as u32;
+        i.slot(FILE, |slot| slot.direct[2] = block.into());
+    }),
 ];
 
 /// A place of a written block.
