@@ -134,10 +134,10 @@ impl<'m> Changing<'m> {
             for index in 0..PIECE_BLOCKS as usize {
                 let (ino, block) = (loaded.piece.ino, loaded.piece.first().plus(index as u64));
                 match (loaded.old.get(index), loaded.new.get(index)) {
-                    (None, Some(_)) => presence.add(ino, block),
+                    (None, Some(_)) => _ = presence.add(ino, block),
                     (Some(_), None) => presence.remove(ino, block),
                     // The scan of the block table passes a block that a change has met.
-                    (Some(_), Some(_)) if !knows_all => presence.add(ino, block),
+                    (Some(_), Some(_)) if !knows_all => _ = presence.add(ino, block),
                     _ => {}
                 }
             }
