@@ -115,7 +115,7 @@ judge_cargo_test() { # name log
 # Documentation tests are in media alone: they show what does not compile.
 targets=(--lib --bins --tests)
 # File maps beside radix.
-maps="extent cuckoo hashfs-linear hashfs packed"
+maps="extent cuckoo hashfs-linear hashfs clustered"
 # Tests of the simulator with each of them, and their seconds; the variable adds long ones.
 sim_of_map=(--test crash --test faults) sim_of_map_s=1800 samples_of_map=0.2
 if [ -n "${TERRACE_LONG_MAPS:-}" ]; then

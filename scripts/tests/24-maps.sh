@@ -42,8 +42,8 @@ PY
 }
 
 expect_refused "possible values: radix" "$TERRACE" mkfs --pm "$pool" --pm-size 16M --map btree
-maps=${MAPS-extent cuckoo hashfs-linear hashfs packed}
-declare -A numbers=([extent]=2 [cuckoo]=3 [hashfs-linear]=4 [hashfs]=5 [packed]=6)
+maps=${MAPS-extent cuckoo hashfs-linear hashfs clustered}
+declare -A numbers=([extent]=2 [cuckoo]=3 [hashfs-linear]=4 [hashfs]=5 [clustered]=6)
 for map in $maps; do
     number=${numbers[$map]}
     make_pool 16M 512M --map "$map"
@@ -59,7 +59,7 @@ for map in $maps; do
     mount_pool
     [ "$(sha256sum <"$mnt/random")" = "$sum" ] || fail "$map: another content after a mount"
     case $map in
-    hashfs* | packed)
+    hashfs* | clustered)
         "$TERRACE" status "$mnt" --json | python3 -c '
 import json, sys
 table = json.load(sys.stdin)["table"]
@@ -72,7 +72,7 @@ assert 0 < table["load_percent"] <= 100 and table["reach"] >= 64 and table["far_
 import json, sys
 found, name = json.load(sys.stdin)["summary"]["map"], sys.argv[1]
 assert found["name"] == name and 0 < found["load_percent"] <= 100, found
-is_table = name.startswith("hashfs") or name == "packed"
+is_table = name.startswith("hashfs") or name == "clustered"
 assert (found["longest_distance"] is not None) == is_table, found
 assert not is_table or found["longest_distance"] < found["reach"], found' "$map" ||
         fail "check does not tell the load of $map"

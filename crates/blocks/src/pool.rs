@@ -14,7 +14,8 @@ use crate::presence::Presence;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use terrace_format::homes::Homes;
-use terrace_format::{Corrupt, Lsn, PmBlock};
+use terrace_format::inode::DIRECT_BLOCKS;
+use terrace_format::{Corrupt, FileBlock, Lsn, PmBlock};
 use terrace_runtime::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use terrace_runtime::sync::{LockKind, Mutex, RankedMutex};
 use terrace_wal::{Error, Result, Wal};
@@ -68,15 +69,17 @@ pub struct Hashed {
     pub key: [u8; 16],
     /// Whether the block table is the map: blocks are then chosen by their homes.
     pub(crate) is_placing: bool,
+    /// The first file block of presence: those before it lie in slots.
+    pub(crate) first_present: FileBlock,
     /// Where searches begin.
     pub homes: Homes,
-    /// The blocks of files.
+    /// The blocks of files, from `first_present` on.
     pub presence: Presence,
     /// Blocks of files in entries that the scan could not read.
     pub hidden: Hidden,
     /// See [`Known`].
     known: AtomicU8,
-    /// Choices of a block since the mount that passed [`FAR_SLOTS`] slots.
+    /// Choices of a slot or line since the mount that passed [`FAR_SLOTS`].
     far: AtomicU64,
 }
 
@@ -106,13 +109,15 @@ impl Hashed {
         self.know(Known::All);
     }
 
-    fn note_search(&self, distance: u64) {
+    /// Counts a search for a free slot or line that passed so many.
+    #[inline]
+    pub fn note_distance(&self, distance: u64) {
         if distance > FAR_SLOTS {
             self.far.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// How often since the mount the first free slot of a block was more than 64 slots from its home.
+    /// How often since the mount the first free slot or line was more than 64 of them from its home.
     pub fn far_searches(&self) -> u64 {
         self.far.load(Ordering::Relaxed)
     }
@@ -177,6 +182,7 @@ impl BlockPool {
         let hashed = key.map(|key| Hashed {
             key,
             is_placing,
+            first_present: FileBlock(if geometry.map.has_direct_blocks() { DIRECT_BLOCKS } else { 0 }),
             homes: Homes::of(&geometry, key),
             presence: Presence::default(),
             hidden: Hidden::default(),

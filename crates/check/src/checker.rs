@@ -3,6 +3,7 @@
 //! Invariants: `inodes` is in the order of inode numbers. A block enters `reached` once, and only the first `claim` of
 //! a block lets its caller descend.
 
+use crate::clustered_table::ClusteredTable;
 use crate::code::Code;
 use crate::cuckoo_table::CuckooTable;
 use crate::inode_record::InodeRecord;
@@ -58,6 +59,8 @@ pub(crate) struct Checker<'a> {
     pub(crate) table_map: Option<Rc<TableMap>>,
     /// The cuckoo table of all files, where it is the file map.
     pub(crate) cuckoo: Option<Rc<CuckooTable>>,
+    /// The clustered table of all files, where it is the file map.
+    pub(crate) clustered: Option<Rc<ClusteredTable>>,
     progress: (u64, u64),
 }
 
@@ -87,6 +90,7 @@ impl<'a> Checker<'a> {
             unread_inodes: BTreeSet::new(),
             table_map: None,
             cuckoo: None,
+            clustered: None,
             progress: (0, 0),
         }
     }

@@ -92,7 +92,7 @@ pub fn describe(geometry: &Geometry, page: PmBlock, owner: Option<Owner>) -> Str
         }
         _ if geometry.is_map_area(page) => {
             let first = (page.offset().0 - geometry.map_offset().0) / 64;
-            format!("cuckoo table, lines {first} to {}", first + BLOCK_SIZE / 64 - 1)
+            format!("{} table, lines {first} to {}", geometry.map.name(), first + BLOCK_SIZE / 64 - 1)
         }
         Some(Owner::Page { kind: PageKind::InodePage, datum }) => {
             let first = u64::from(datum) * SLOTS_PER_PAGE;

@@ -192,8 +192,20 @@ codes! {
         "the reach of the blocks that are there";
     HashSlot 434 Error "An inode slot holds words of a map although the block table is the map."
         "cleared";
-    PackedWord 441 Error "A word of the packed map is not the owner of its block."
-        "the owner in the block table; where that is damaged, the word is believed";
+    ClusterKey 441 Error "A key of the clustered table is none of a piece of a file."
+        "the line goes; its blocks are looked for in the block table";
+    ClusterValue 442 Error "A line of the clustered table maps a block outside of file, table or PM, or no block at all."
+        "the value goes; the block is looked for in the block table";
+    ClusterFar 443 Error "A line lies farther from its home than the map's reach."
+        "the reach is raised";
+    ClusterTwice 444 Error "The clustered table has a piece of a file twice."
+        "a line stays, with the blocks that the block table confirms";
+    ClusterInode 445 Error "A line of the clustered table belongs to an inode that is not in use."
+        "the line goes, unless the inode is made anew";
+    ClusterReach 446 Error "The reach of the clustered table is not possible."
+        "the reach of the lines that are there";
+    ClusterSlot 447 Error "An inode slot holds a map root although the clustered table is the map."
+        "cleared";
     CatalogRoot 501 Error "A catalog shard's root word is not possible."
         "the shard is built from the leaves in the block table";
     CatalogPage 502 Error "A catalog page's header is damaged."

@@ -4,7 +4,6 @@
 //! and slot: such a phase is left out when a metadata page below could not be read.
 
 use crate::checker::Checker;
-use crate::packed_map::compare_packed_words;
 use crate::table::regions;
 
 /// A row of [`PHASES`].
@@ -40,11 +39,11 @@ pub const PHASES: &[Phase] = &[
     },
     Phase {
         name: "shared file map",
-        sentence: "Each entry of a table of all files belongs to a file in use, each word is that of the block table.",
+        sentence: "Each entry of a table of all files belongs to a file in use.",
         needs_all_metadata: true,
         run: |checker| {
             checker.cuckoo_rest();
-            compare_packed_words(checker);
+            checker.clustered_rest();
         },
     },
     Phase {

@@ -63,9 +63,9 @@ pub struct MapSummary {
     pub name: &'static str,
     /// Blocks of the pool in use, in percent: the load of the table where the block table is the map.
     pub load_percent: u64,
-    /// Where the block table is the map: the largest distance of a block from its home, in slots of its search.
+    /// Where the map has a reach: the largest distance of a block from its home, in slots or lines of its search.
     pub longest_distance: Option<u64>,
-    /// Where the block table is the map: the stored bound of all distances.
+    /// Where the map has a reach: the stored bound of all distances.
     pub reach: Option<u64>,
 }
 

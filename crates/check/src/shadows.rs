@@ -1,6 +1,7 @@
 //! Shadows of cold extents: blocks of an extent that PM maps as well.
 
 use crate::checker::{Checker, Node};
+use crate::clustered_map::clustered_blocks_in;
 use crate::cuckoo_map::cuckoo_blocks_in;
 use crate::extent_map::extents_in;
 use crate::inode_record::InodeRecord;
@@ -25,10 +26,14 @@ impl Checker<'_> {
     pub(crate) fn shadowed(&mut self, record: &InodeRecord, first: u64, count: u32) -> Shadows {
         match self.geometry.map {
             MapKind::Radix => shadowed_by_radix(self, record, first, count),
-            MapKind::Cuckoo => {
+            MapKind::Cuckoo | MapKind::Clustered => {
                 let mut shadows = Shadows::default();
                 let end = first.saturating_add(count.min(128).into());
-                for (block, place, unwritten) in cuckoo_blocks_in(self, record, (first, end)) {
+                let blocks = match self.geometry.map {
+                    MapKind::Cuckoo => cuckoo_blocks_in(self, record, (first, end)),
+                    _ => clustered_blocks_in(self, record, (first, end)),
+                };
+                for (block, place, unwritten) in blocks {
                     let bit = (block - first) as usize;
                     shadows.any |= 1u128 << bit;
                     if !unwritten {
@@ -37,7 +42,7 @@ impl Checker<'_> {
                 }
                 shadows
             }
-            MapKind::HashfsLinear | MapKind::Hashfs | MapKind::Packed => {
+            MapKind::HashfsLinear | MapKind::Hashfs => {
                 let mut shadows = Shadows::default();
                 let end = first.saturating_add(count.min(128).into());
                 for found in table_blocks_in(self, record, (first, end)) {

@@ -12,7 +12,7 @@ use terrace_format::table::{Entry, Owner, TABLE_ENTRY_SIZE};
 use terrace_format::{FileBlock, Ino};
 
 /// Blocks whose entries are read at once.
-pub(crate) const PART_BLOCKS: u64 = 256;
+const PART_BLOCKS: u64 = 256;
 
 /// Reads the table, once. The scan of the table reports lines that cannot be read, and impossible owners.
 fn table_map(checker: &mut Checker<'_>) -> Rc<TableMap> {
@@ -45,21 +45,16 @@ fn table_map(checker: &mut Checker<'_>) -> Rc<TableMap> {
     map
 }
 
-/// Reads entries of the block table from a block on, and tells which of them can be read. Others are left as zeros.
-pub(crate) fn read_part(checker: &Checker<'_>, start: u64, bytes: &mut [u8]) -> Vec<bool> {
+/// A line that cannot be read leaves zeros.
+fn read_part(checker: &Checker<'_>, start: u64, bytes: &mut [u8]) {
     let at = checker.geometry.table_entry(PmBlock(start));
-    let mut is_read = vec![true; bytes.len() / TABLE_ENTRY_SIZE as usize];
     if checker.overlay.read(&checker.pool.pm, at, bytes).is_err() {
-        for ((index, part), is_read) in
-            (0..).zip(bytes.chunks_mut(TABLE_ENTRY_SIZE as usize)).zip(&mut is_read)
-        {
-            if checker.overlay.read(&checker.pool.pm, at.plus(TABLE_ENTRY_SIZE * index), part).is_err() {
+        for (line, part) in (0..).zip(bytes.chunks_mut(64)) {
+            if checker.overlay.read(&checker.pool.pm, at.plus(64 * line), part).is_err() {
                 part.fill(0);
-                *is_read = false;
             }
         }
     }
-    is_read
 }
 
 /// Counts the blocks of a file into its record, and judges where they lie.

@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::damages::{ALL, CUCKOO, EXTENTS, PACKED, TABLE_MAP, second_leaf};
+use common::damages::{ALL, CLUSTERED, CUCKOO, EXTENTS, TABLE_MAP, second_leaf};
 use common::*;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -39,16 +39,15 @@ fn each_single_damage_gives_its_code() {
     let maps = [
         (sound.clone().with_extents(), EXTENTS),
         (Image::with_cuckoo(), CUCKOO),
+        (Image::with_clustered(), CLUSTERED),
         (sound.clone().with_table_map(MapKind::HashfsLinear), TABLE_MAP),
         (sound.with_table_map(MapKind::Hashfs), TABLE_MAP),
-        (Image::with_packed(), TABLE_MAP),
-        (Image::with_packed(), PACKED),
     ];
     for (sound, damages) in maps {
         let report = sound.check();
         assert_eq!(report.findings, []);
         let (kind, found) = (sound.geometry.map, report.summary.map);
-        assert_eq!((found.name, found.longest_distance.is_some()), (kind.name(), kind.is_table()));
+        assert_eq!((found.name, found.longest_distance.is_some()), (kind.name(), kind.has_reach()));
         assert!(
             found.longest_distance < Some(512) && found.reach.is_none_or(|reach| reach == 512),
             "{found:?}"

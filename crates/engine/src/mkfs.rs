@@ -267,7 +267,7 @@ fn write_table(media: &PoolMedia, geometry: &Geometry, root: (PmBlock, PmBlock))
     media.pm.write(geometry.table_entry(root.0), &node)?;
     let page = entry(Owner::Page { kind: PageKind::InodePage, datum: 0 });
     media.pm.write(geometry.table_entry(root.1), &page)?;
-    if geometry.map.is_table() {
+    if geometry.map.has_reach() {
         media.pm.write(geometry.map_reach(), &FIRST_REACH.to_le_bytes())?;
     }
     Ok(())

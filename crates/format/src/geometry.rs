@@ -3,12 +3,12 @@
 //! ```text
 //! block 0..2   superblock, copy A      block 4  checkpoint, copy A    block 6  roots
 //! block 2..4   superblock, copy B      block 5  checkpoint, copy B    block 7  spare
-//! block 8..    lanes, block table, checksum words (feature page-checksums), area of the file map (cuckoo, packed), pool of blocks
+//! block 8..    lanes, block table, checksum words (feature page-checksums), area of the file map (cuckoo, clustered), pool of blocks
 //! ```
 
 use crate::address::{BLOCK_SIZE, LINE_SIZE, PmBlock, PmOffset};
+use crate::clustered_map;
 use crate::corrupt::Corrupt;
-use crate::homes::GROUP_SLOTS;
 use crate::inode::ORPHAN_LISTS;
 use crate::map_kind::MapKind;
 use crate::table::TABLE_ENTRY_SIZE;
@@ -123,6 +123,9 @@ impl Geometry {
         if self.chunk_blocks < 8 || self.chunk_blocks > 4096 || !self.chunk_blocks.is_multiple_of(8) {
             return fail("chunk blocks", "a multiple of 8 from 8 to 4096", self.chunk_blocks.into());
         }
+        if self.map == MapKind::Clustered && self.block_count() > clustered_map::MAX_BLOCKS {
+            return fail("PM size", "at most 512 GiB with the map clustered", self.pm_size);
+        }
         if self.first_pool_block().0 + 16 > self.block_count() {
             return fail("PM size", "room for blocks after lanes and block table", self.pm_size);
         }
@@ -162,7 +165,7 @@ impl Geometry {
     pub fn checksum_word(&self, block: PmBlock) -> PmOffset {
         self.checksums_offset().plus(block.0 * CHECKSUM_WORD_SIZE)
     }
-    /// First byte of the area of the file map: behind the block that holds the last checksum word. Only cuckoo and packed have it.
+    /// First byte of the area of the file map: behind the block that holds the last checksum word. Empty but for cuckoo and clustered.
     pub fn map_offset(&self) -> PmOffset {
         let checksums = if self.checksummed { self.block_count() * CHECKSUM_WORD_SIZE } else { 0 };
         PmOffset((self.checksums_offset().0 + checksums).next_multiple_of(BLOCK_SIZE))
@@ -178,16 +181,12 @@ impl Geometry {
             _ => 0,
         }
     }
-    /// The first block with a word in the packed map, the first slot of a group: at most the first block of the pool.
-    fn first_word(&self) -> u64 {
-        self.map_offset().0 / BLOCK_SIZE / GROUP_SLOTS * GROUP_SLOTS
-    }
-    /// Address of a block's word in the packed map; `None` with another map, and of blocks before the pool. The words of a
-    /// group are two lines.
-    #[inline]
-    pub fn map_word(&self, block: PmBlock) -> Option<PmOffset> {
-        let has_word = self.map.has_words() && block.0 >= self.first_word() && block.0 < self.block_count();
-        has_word.then(|| self.map_offset().plus(8 * (block.0 - self.first_word())))
+    /// Lines of the clustered map: as many as blocks follow the checksum words, so more than the pool has. 0 with another map.
+    pub fn map_lines(&self) -> u64 {
+        match self.map {
+            MapKind::Clustered => self.block_count().saturating_sub(self.map_offset().0 / BLOCK_SIZE),
+            _ => 0,
+        }
     }
     /// Whether a block belongs to the area of the file map.
     pub fn is_map_area(&self, block: PmBlock) -> bool {
@@ -199,10 +198,7 @@ impl Geometry {
         PmBlock(match self.map {
             // Buckets, and a block for the stash.
             MapKind::Cuckoo => before + self.map_buckets().div_ceil(BLOCK_SIZE / LINE_SIZE) + 1,
-            MapKind::Packed => {
-                let words = self.block_count().saturating_sub(self.first_word());
-                before + (8 * words).div_ceil(BLOCK_SIZE)
-            }
+            MapKind::Clustered => before + self.map_lines().div_ceil(BLOCK_SIZE / LINE_SIZE),
             _ => before,
         })
     }

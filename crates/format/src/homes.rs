@@ -15,7 +15,6 @@ use crate::map_kind::MapKind;
 pub use groups::{GROUP_SLOTS, Home, NEAR_GROUPS};
 use groups::{Groups, WINDOW_SLOTS};
 pub use lines::{Lines, Placement};
-use lines::{TABLE_LINE_SLOTS, WORD_LINE_SLOTS};
 use std::ops::Range;
 use terrace_simd::hash::{HashKey, hash, hash_run};
 
@@ -27,7 +26,6 @@ const BATCH: usize = 16;
 pub struct Homes {
     key: HashKey,
     placement: Placement,
-    line_slots: u64,
     first: u64,
     slots: u64,
     groups: Groups,
@@ -37,40 +35,28 @@ impl Homes {
     /// The homes of a pool, by its file map and the key of its superblock.
     pub fn of(geometry: &Geometry, key: [u8; 16]) -> Homes {
         let placement = match geometry.map {
-            MapKind::Hashfs | MapKind::Packed => Placement::Groups,
+            MapKind::Hashfs => Placement::Groups,
             _ => Placement::Linear,
         };
         let end = PmBlock(geometry.block_count());
-        let line_slots = if geometry.map.has_words() { WORD_LINE_SLOTS } else { TABLE_LINE_SLOTS };
-        Homes::with(key, (placement, line_slots), geometry.first_pool_block(), end)
+        Homes::with(key, placement, geometry.first_pool_block(), end)
     }
 
     /// The homes of a pool of blocks, in the block table.
     pub fn over(key: [u8; 16], placement: Placement, first: PmBlock, end: PmBlock) -> Homes {
-        Homes::with(key, (placement, TABLE_LINE_SLOTS), first, end)
+        Homes::with(key, placement, first, end)
     }
 
-    fn with(key: [u8; 16], (placement, line_slots): (Placement, u64), first: PmBlock, end: PmBlock) -> Homes {
+    fn with(key: [u8; 16], placement: Placement, first: PmBlock, end: PmBlock) -> Homes {
         let slots = end.0 - first.0;
         assert!(slots > 0 && slots >> 32 == 0, "homes in {slots} blocks");
         let groups = Groups::new(first.0, end.0);
-        Homes { key: HashKey::new(key), placement, line_slots, first: first.0, slots, groups }
+        Homes { key: HashKey::new(key), placement, first: first.0, slots, groups }
     }
 
     /// The order of the slots.
     pub fn placement(&self) -> Placement {
         self.placement
-    }
-
-    /// Slots whose entries share a line.
-    #[inline]
-    pub fn line_slots(&self) -> u64 {
-        self.line_slots
-    }
-
-    /// Lines of a group.
-    pub fn group_lines(&self) -> u64 {
-        GROUP_SLOTS / self.line_slots
     }
 
     /// The home of a block.
@@ -123,11 +109,11 @@ impl Homes {
         }
     }
 
-    /// The lines of the table that a search reads, in its order: all slots at a distance below `reach`, and others of
+    /// The lines of the block table that a search reads, in its order: all slots at a distance below `reach`, and others of
     /// the same lines. Each range of slots is in a single line.
     #[inline]
     pub fn lines(&self, home: Home, reach: u64) -> Lines<'_> {
-        Lines::from((self.placement, self.line_slots), &self.groups, home, reach.min(self.length()))
+        Lines::from(self.placement, &self.groups, home, reach.min(self.length()))
     }
 
     /// The home groups of at most 16 consecutive sixteens of file blocks, each as the home of its first block.

@@ -10,6 +10,7 @@ pub mod address;
 pub mod below;
 pub mod checkpoint;
 pub mod checksum;
+pub mod clustered_map;
 pub mod corrupt;
 pub mod cuckoo_map;
 pub mod device;

@@ -1,7 +1,7 @@
 //! Kinds of file maps: the number in the superblock, and the feature bit that goes with it.
 
 use crate::version::{
-    CUCKOO_MAP, EXTENT_MAP, HASHFS_LINEAR_MAP, HASHFS_MAP, INCOMPATIBLE, PACKED_MAP, RADIX_MAP,
+    CLUSTERED_MAP, CUCKOO_MAP, EXTENT_MAP, HASHFS_LINEAR_MAP, HASHFS_MAP, INCOMPATIBLE, RADIX_MAP,
 };
 
 /// A kind of file map. A pool has one kind; mkfs chooses it.
@@ -19,14 +19,14 @@ pub enum MapKind {
     HashfsLinear = 4,
     /// As [`MapKind::HashfsLinear`], with homes in groups of 16 slots.
     Hashfs = 5,
-    /// As [`MapKind::Hashfs`], with the owner words of a group beside the block table, in two lines.
-    Packed = 6,
+    /// A table of all files with a line for 16 blocks.
+    Clustered = 6,
 }
 
 impl MapKind {
     /// All kinds, by their numbers.
     pub const ALL: &[MapKind] =
-        &[Self::Radix, Self::Extent, Self::Cuckoo, Self::HashfsLinear, Self::Hashfs, Self::Packed];
+        &[Self::Radix, Self::Extent, Self::Cuckoo, Self::HashfsLinear, Self::Hashfs, Self::Clustered];
 
     /// The number in the superblock.
     pub const fn id(self) -> u8 {
@@ -46,7 +46,7 @@ impl MapKind {
             MapKind::Cuckoo => CUCKOO_MAP,
             MapKind::HashfsLinear => HASHFS_LINEAR_MAP,
             MapKind::Hashfs => HASHFS_MAP,
-            MapKind::Packed => PACKED_MAP,
+            MapKind::Clustered => CLUSTERED_MAP,
         }
     }
 
@@ -58,17 +58,22 @@ impl MapKind {
 
     /// Whether the owners of blocks are the map: the place of a block is chosen by its home.
     pub const fn is_table(self) -> bool {
-        matches!(self, MapKind::HashfsLinear | MapKind::Hashfs | MapKind::Packed)
-    }
-
-    /// Whether the owners of blocks that files have are there twice: in the block table, and as words in the map's area.
-    pub const fn has_words(self) -> bool {
-        matches!(self, MapKind::Packed)
+        matches!(self, MapKind::HashfsLinear | MapKind::Hashfs)
     }
 
     /// Whether all files share one table: no file has words or pages of a map, and memory knows the blocks of files.
     pub const fn is_shared(self) -> bool {
-        matches!(self, MapKind::Cuckoo) || self.is_table()
+        matches!(self, MapKind::Cuckoo | MapKind::Clustered) || self.is_table()
+    }
+
+    /// Whether a word of the roots bounds the distances of blocks or lines from their homes.
+    pub const fn has_reach(self) -> bool {
+        matches!(self, MapKind::Clustered) || self.is_table()
+    }
+
+    /// Whether the first blocks of a file lie in its slot, whatever maps the others.
+    pub const fn has_direct_blocks(self) -> bool {
+        matches!(self, MapKind::Radix | MapKind::Clustered)
     }
 
     /// The features of all kinds: a pool has one of them.

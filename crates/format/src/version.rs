@@ -88,9 +88,9 @@ pub const INCOMPATIBLE: &[FeatureRow] = &[
         sentence: "the block table is the map of PM-resident blocks, a hash table of groups of 16 slots",
     },
     FeatureRow {
-        bit: PACKED_MAP,
-        name: "packed-map",
-        sentence: "PM-resident blocks are mapped by owner words in an area before the pool, a hash table of groups of 16 slots",
+        bit: CLUSTERED_MAP,
+        name: "clustered-map",
+        sentence: "PM-resident blocks are mapped by a table with a line for 16 blocks of a file, in an area before the pool of blocks",
     },
 ];
 /// Incompatible feature: the radix map.
@@ -116,9 +116,9 @@ pub const CUCKOO_MAP: u64 = 256;
 pub const HASHFS_LINEAR_MAP: u64 = 512;
 /// Incompatible feature: the block table as map with homes in groups. Set by mkfs when asked for.
 pub const HASHFS_MAP: u64 = 1024;
-/// Incompatible feature: owner words beside the block table as map, with homes in groups. Set by mkfs when asked for; their
-/// area moves the first block of the pool.
-pub const PACKED_MAP: u64 = 2048;
+/// Incompatible feature: the clustered map, in place of the radix map. Set by mkfs when asked for; its area moves the first
+/// block of the pool.
+pub const CLUSTERED_MAP: u64 = 2048;
 /// Features that a writer must know (superblock `read_only_compatible`).
 pub const READ_ONLY_COMPATIBLE: &[FeatureRow] = &[];
 /// Features that may be ignored (superblock `compatible`).

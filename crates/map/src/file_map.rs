@@ -26,6 +26,7 @@
 //! A transaction that is given up after `make_room` gives the claim back (`Claim::give_back_all`); one that is
 //! given up after `change` or `prune`, or in which they failed, keeps the blocks in `freed` (`BlockPool::keep`).
 
+use crate::clustered::Claimed;
 use crate::cuckoo::Held;
 use crate::cursor::{Cursor, LeafChange};
 pub use crate::map_inode::{MapInode, Mapping};
@@ -112,6 +113,8 @@ enum Shared<'a> {
     Raise(Raise<'a>),
     /// The locks go first: the map says by its lines which blocks of a failed change are there.
     Stripes(Held<'a>, Option<PresenceChange<'a>>),
+    /// The claims of lines go first, too.
+    Lines(Claimed<'a>, Option<PresenceChange<'a>>),
     Leaf(#[allow(dead_code)] LeafChange<'a>), // is dropped
 }
 
@@ -132,6 +135,10 @@ impl<'a> MapGuard<'a> {
         MapGuard(Shared::Stripes(held, presence))
     }
 
+    pub(crate) fn lines(claimed: Claimed<'a>, presence: Option<PresenceChange<'a>>) -> MapGuard<'a> {
+        MapGuard(Shared::Lines(claimed, presence))
+    }
+
     /// The record is committed, its stores are issued.
     pub fn committed(self) {
         match self.0 {
@@ -139,6 +146,10 @@ impl<'a> MapGuard<'a> {
             Shared::Presence(change) => change.committed(),
             Shared::Stripes(held, change) => {
                 drop(held);
+                change.into_iter().for_each(PresenceChange::committed);
+            }
+            Shared::Lines(claimed, change) => {
+                drop(claimed);
                 change.into_iter().for_each(PresenceChange::committed);
             }
             Shared::Raise(raise) => raise.committed(),
@@ -155,6 +166,9 @@ impl<'a> MapGuard<'a> {
             (Shared::Presence(change), Err(_)) if is_stopped => change.doubtful(),
             (Shared::Stripes(held, change), Err(_)) if is_stopped => {
                 drop(held);
+                change.into_iter().for_each(PresenceChange::doubtful);
+            }
+            (Shared::Lines(_, change), Err(_)) if is_stopped => {
                 change.into_iter().for_each(PresenceChange::doubtful);
             }
             _ => {}

@@ -28,7 +28,6 @@ use terrace_format::address::MAX_FILE_BLOCK;
 use terrace_format::homes::{Home, Placement};
 use terrace_format::inode::InodeSlot;
 use terrace_format::map_kind::MapKind;
-use terrace_format::record::write_size;
 use terrace_format::{Corrupt, FileBlock, Ino, PmBlock};
 use terrace_runtime::sync::Mutex;
 use terrace_runtime::sync::atomic::AtomicU64;
@@ -48,14 +47,6 @@ pub(crate) const GROUPS_ROW: MapRow = MapRow {
     kind: MapKind::Hashfs,
     name: "hashfs",
     sentence: "As hashfs-linear, 16 blocks side by side; the fast tier cannot grow",
-    make: ROW.make,
-};
-
-/// The row of the map whose owner words lie beside the block table.
-pub(crate) const PACKED_ROW: MapRow = MapRow {
-    kind: MapKind::Packed,
-    name: "packed",
-    sentence: "As hashfs, owner words of 16 blocks in two lines; the fast tier cannot grow",
     make: ROW.make,
 };
 
@@ -274,9 +265,7 @@ impl FileMap for HashfsMap {
     }
 
     fn record(&self) -> MapRecord {
-        // The words of the new block and of the block that it replaces.
-        let words = if self.table.pages.blocks.wal().geometry().map.has_words() { 2 } else { 0 };
-        MapRecord { run: 0, block: words * write_size(8), most_blocks: usize::MAX }
+        MapRecord { run: 0, block: 0, most_blocks: usize::MAX }
     }
 
     fn change(&self, tx: &mut Tx, changes: &[MapChange], _: usize, _: &mut Freed) -> Result<MapGuard<'_>> {
@@ -317,7 +306,7 @@ impl FileMap for HashfsMap {
             guard.add(inode.ino, block);
             old
         };
-        self.table.note(&hashed.homes, at, home, new.block);
+        self.table.note(at, home, new.block);
         Ok(Some(Exchange { old, guard: MapGuard::presence(guard) }))
     }
 

@@ -9,23 +9,25 @@ use crate::hidden::{refuse_hidden, refuse_impossible};
 use crate::pages::Pages;
 use crate::recent::Recent;
 use terrace_blocks::pool::{Hashed, Known};
-use terrace_format::address::PmBlock;
-use terrace_format::homes::{GROUP_SLOTS, Home, Homes};
-use terrace_format::table::{Entry, Owner};
+use terrace_format::address::{LINE_SIZE, PmBlock};
+use terrace_format::homes::{GROUP_SLOTS, Home};
+use terrace_format::table::{Entry, Owner, TABLE_ENTRY_SIZE};
 use terrace_format::{Corrupt, FileBlock, Ino};
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 use terrace_simd::compare::{Words, matching_part};
 use terrace_wal::{Error, Result};
 
-/// Owner words in a line, at most: those of the packed map.
-const LINE_WORDS: usize = 8;
+/// Entries in a line of the block table.
+const LINE_ENTRIES: u64 = LINE_SIZE / TABLE_ENTRY_SIZE;
 /// Bits of an owner word without the bit of unwritten blocks.
 const NOT_UNWRITTEN: u64 = !1;
 /// Bits of an owner word that the blocks of a sixteen share.
 const OF_SIXTEEN: u64 = !(GROUP_SLOTS * 2 - 1);
 /// Sixteens whose homes are computed together.
 const BATCH: u64 = 16;
+/// Fewer blocks of a sixteen are searched for one by one: a group has four lines.
+const LEAST_TOGETHER: usize = 4;
 
 /// The owner word of a written block.
 fn key(ino: Ino, block: FileBlock) -> u64 {
@@ -68,11 +70,8 @@ impl TableSearch {
     /// Reads entries of the block table from a slot on.
     #[inline]
     fn read_entries(&self, slot: u64, entries: &mut [Words]) -> Result<()> {
-        let geometry = self.pages.blocks.wal().geometry();
-        match geometry.map_word(PmBlock(slot)) {
-            Some(at) => self.pages.map_words(at, entries),
-            None => self.pages.table_entries(geometry.table_entry(PmBlock(slot)), entries),
-        }
+        let at = self.pages.blocks.wal().geometry().table_entry(PmBlock(slot));
+        self.pages.table_entries(at, entries)
     }
 
     /// As [`Self::read_entries`]; an entry that cannot be read is one of nobody, and the first error is given. A block that
@@ -100,9 +99,7 @@ impl TableSearch {
     /// Announces that the line of a slot will be read.
     #[inline]
     pub fn expect(&self, slot: u64) {
-        let geometry = self.pages.blocks.wal().geometry();
-        let at = geometry.map_word(PmBlock(slot));
-        self.pages.pm.expect_load(at.unwrap_or_else(|| geometry.table_entry(PmBlock(slot))));
+        self.pages.pm.expect_load(self.pages.blocks.wal().geometry().table_entry(PmBlock(slot)));
     }
 
     /// Judges a search that found nothing.
@@ -152,8 +149,8 @@ impl TableSearch {
 
     /// Notes where a block will be when its change is committed.
     #[inline]
-    pub fn note(&self, homes: &Homes, (ino, block): (Ino, FileBlock), home: Home, slot: PmBlock) {
-        let is_in_first_line = slot.0 / homes.line_slots() == home.slot.0 / homes.line_slots();
+    pub fn note(&self, (ino, block): (Ino, FileBlock), home: Home, slot: PmBlock) {
+        let is_in_first_line = slot.0 / LINE_ENTRIES == home.slot.0 / LINE_ENTRIES;
         self.recent.note(key(ino, block), (!is_in_first_line).then_some(slot.0));
     }
 
@@ -171,7 +168,7 @@ impl TableSearch {
         }
         let mut unreadable = None;
         for (number, slots) in hashed.homes.lines(home, self.reach()).enumerate() {
-            let mut entries = [[0; 2]; LINE_WORDS];
+            let mut entries = [[0; 2]; LINE_ENTRIES as usize];
             let (entries, _) = entries.split_at_mut((slots.end - slots.start) as usize);
             unreadable = unreadable.or(self.read_slots(slots.start, entries));
             let found = places(matching_part(entries, key, NOT_UNWRITTEN));
@@ -208,7 +205,7 @@ impl TableSearch {
             let (homes, _) = homes.split_at_mut(sixteens as usize);
             hashed.homes.sixteen_homes(ino, first.0 / GROUP_SLOTS, homes);
             if homes.len() > 1 {
-                homes.iter().for_each(|home| self.expect_group(&hashed.homes, home.slot.0));
+                homes.iter().for_each(|home| self.expect_group(home.slot.0));
             }
             for home in homes {
                 let count = ((GROUP_SLOTS - first.0 % GROUP_SLOTS) as usize).min(part.len());
@@ -221,10 +218,9 @@ impl TableSearch {
         Ok(())
     }
 
-    fn expect_group(&self, homes: &Homes, slot: u64) {
+    fn expect_group(&self, slot: u64) {
         let begin = slot / GROUP_SLOTS * GROUP_SLOTS;
-        let line_slots = GROUP_SLOTS / homes.group_lines();
-        (begin..begin + GROUP_SLOTS).step_by(line_slots as usize).for_each(|slot| self.expect(slot));
+        (begin..begin + GROUP_SLOTS).step_by(LINE_ENTRIES as usize).for_each(|slot| self.expect(slot));
     }
 
     /// The mappings of blocks of a sixteen, from `first` on: reads whole groups until all blocks that are there are found.
@@ -242,8 +238,7 @@ impl TableSearch {
             "{} blocks from {first} are no sixteen's",
             out.len()
         );
-        // Fewer blocks than a group has lines are searched for one by one.
-        if (out.len() as u64) < hashed.homes.group_lines() {
+        if out.len() < LEAST_TOGETHER {
             for (block, out) in (first.0..).map(FileBlock).zip(out) {
                 *out = self.find(hashed, ino, block, hashed.homes.home(ino, block))?;
             }

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+pub mod clustered;
 pub mod cuckoo;
 pub mod cursor;
 pub mod extent;
@@ -32,6 +33,7 @@ mod radix_prune;
 mod radix_read;
 mod recent;
 
+pub use clustered::ClusteredMap;
 pub use cuckoo::CuckooMap;
 pub use cursor::Cursor;
 pub use extent::ExtentTree;

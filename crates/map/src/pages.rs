@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 use terrace_blocks::BlockPool;
-use terrace_format::homes::GROUP_SLOTS;
-use terrace_format::table::{MASK_FULL, Owner};
+use terrace_format::table::Owner;
 use terrace_format::{Corrupt, PmBlock, PmOffset};
 use terrace_media::PmMedium;
 use terrace_wal::{PageChecksums, Result, Tx};
@@ -73,18 +72,6 @@ impl Pages {
         self.checksums.ensure_range(offset, into.len() * 16)?;
         self.pm.read(offset, into.as_mut_bytes())?;
         into.as_flattened_mut().iter_mut().for_each(|word| *word = u64::from_le(*word));
-        Ok(())
-    }
-
-    /// Reads words of the packed map, which match their checksums, as entries of whole blocks. At most 16.
-    #[inline]
-    pub fn map_words(&self, offset: PmOffset, into: &mut [[u64; 2]]) -> Result<()> {
-        let mut words = [0; GROUP_SLOTS as usize];
-        assert!(into.len() <= words.len(), "{} words of a group", into.len());
-        let (words, _) = words.split_at_mut(into.len());
-        self.checksums.ensure_range(offset, words.len() * 8)?;
-        self.pm.read(offset, words.as_mut_bytes())?;
-        into.iter_mut().zip(words).for_each(|(entry, word)| *entry = [u64::from_le(*word), MASK_FULL]);
         Ok(())
     }
 

@@ -3,12 +3,12 @@
 //! Invariant: the rows are those of the format's kinds, in the order of their numbers.
 
 use crate::map_row::MapRow;
-use crate::{cuckoo, extent, hashfs, radix_tree};
+use crate::{clustered, cuckoo, extent, hashfs, radix_tree};
 use terrace_format::map_kind::MapKind;
 
 /// All file maps, by number. The first one is the map of a new pool without another choice.
 pub const MAPS: &[MapRow] =
-    &[radix_tree::ROW, extent::ROW, cuckoo::ROW, hashfs::ROW, hashfs::GROUPS_ROW, hashfs::PACKED_ROW];
+    &[radix_tree::ROW, extent::ROW, cuckoo::ROW, hashfs::ROW, hashfs::GROUPS_ROW, clustered::ROW];
 
 const _: () = assert!(MAPS.len() == MapKind::ALL.len(), "the format knows as many file maps");
 
@@ -20,7 +20,7 @@ pub fn row_of(kind: MapKind) -> &'static MapRow {
         MapKind::Cuckoo => &cuckoo::ROW,
         MapKind::HashfsLinear => &hashfs::ROW,
         MapKind::Hashfs => &hashfs::GROUPS_ROW,
-        MapKind::Packed => &hashfs::PACKED_ROW,
+        MapKind::Clustered => &clustered::ROW,
     }
 }
 

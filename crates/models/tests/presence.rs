@@ -1,4 +1,4 @@
-//! Threads write, overwrite and remove blocks of their files, where the block table is the file map, while a thread scans the
+//! Threads write, overwrite and remove blocks of their files, where a table with a reach is the file map, while a thread scans the
 //! table and moves the checkpoint. Blocks of different files have the same home. At every moment a file finds its own
 //! blocks, at the end memory knows exactly the blocks of the table, and no slot is taken before the checkpoint has passed the
 //! record that freed it (T6).
@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use terrace_blocks::{BlockPool, Purpose, Target};
+use terrace_format::clustered_map::{Lines, Piece};
+use terrace_format::map_kind::MapKind;
 use terrace_format::table::Owner;
 use terrace_format::{FileBlock, Geometry, Ino, Lsn, PmBlock};
 use terrace_map::file_map::{Freed, MapChange};
@@ -36,7 +38,21 @@ struct Model {
 }
 
 fn of_table() -> impl Iterator<Item = &'static MapRow> {
-    MAPS.iter().filter(|row| row.kind.is_table())
+    MAPS.iter().filter(|row| row.kind.has_reach())
+}
+
+/// Blocks of a file, all with the home of the first block of the first file.
+fn keys_of(row: &MapRow, blocks: &BlockPool, ino_of: Ino) -> Vec<FileBlock> {
+    let hashed = blocks.hashed().unwrap();
+    if row.kind == MapKind::Clustered {
+        let lines = Lines::new(hashed.key, blocks.wal().geometry());
+        let home = |ino, block| lines.home(Piece::of(ino, block));
+        let same = |block: &FileBlock| home(ino_of, *block) == home(ino(0), FileBlock(16));
+        return (1..).map(|piece| FileBlock(16 * piece)).filter(same).take(BLOCKS).collect();
+    }
+    let home = hashed.homes.home(ino(0), FileBlock(1));
+    let same = |block: &FileBlock| hashed.homes.home(ino_of, *block) == home;
+    (0..).map(FileBlock).filter(same).take(BLOCKS).collect()
 }
 
 fn ino(worker: u64) -> Ino {
@@ -49,10 +65,7 @@ impl Model {
         let wal = Arc::new(wal);
         let blocks = Arc::new(BlockPool::of_map(Arc::clone(&wal), UUID));
         let map = (row.make)(&blocks).unwrap();
-        let homes = &blocks.hashed().unwrap().homes;
-        let home = homes.home(ino(0), FileBlock(1));
-        let same = |ino| (0..).map(FileBlock).filter(move |block| homes.home(ino, *block) == home);
-        let keys = (0..WORKERS).map(|worker| same(ino(worker)).take(BLOCKS).collect()).collect();
+        let keys = (0..WORKERS).map(|worker| keys_of(row, &blocks, ino(worker))).collect();
         Model { wal, blocks, map, freed: Mutex::default(), keys }
     }
 

@@ -2,12 +2,12 @@
 //! tree is built anew in free blocks.
 
 mod catalog;
+mod clustered;
 mod cuckoo;
 mod extents;
 mod inode_file;
 mod maps;
 mod orphans;
-mod packed;
 mod radix;
 mod table;
 
@@ -15,7 +15,7 @@ use crate::state::Round;
 use crate::state::actions::Stuck;
 use crate::state::sifted::Sifted;
 
-/// Writes all parts. The owners of blocks come last: all other parts may take blocks.
+/// Writes all parts. The block table comes last: all other parts may take blocks.
 pub(crate) fn emit(round: &mut Round<'_>, sifted: &Sifted) -> Result<(), Stuck> {
     maps::emit_maps(round)?;
     orphans::emit_orphans(round);
@@ -25,6 +25,5 @@ pub(crate) fn emit(round: &mut Round<'_>, sifted: &Sifted) -> Result<(), Stuck> 
     catalog::emit_catalog(round, &sifted.kept)?;
     table::emit_partial_shadows(round, sifted);
     table::emit_table(round);
-    packed::emit_packed(round);
     Ok(())
 }

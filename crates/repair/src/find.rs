@@ -4,6 +4,7 @@
 
 mod below;
 pub(crate) mod cells;
+pub(crate) mod clustered;
 pub(crate) mod cuckoo;
 mod extents;
 pub(crate) mod inode_pages;

@@ -4,7 +4,7 @@
 #[path = "../../check/tests/common/mod.rs"]
 mod common;
 
-use common::damages::{ALL, CUCKOO, Damage, EXTENTS, PACKED, TABLE_MAP};
+use common::damages::{ALL, CLUSTERED, CUCKOO, Damage, EXTENTS, TABLE_MAP};
 use common::*;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -104,7 +104,7 @@ fn every_repairable_damage_is_repaired() {
         repair_all(&full().with_table_map(map), &[TABLE_MAP]);
     }
     repair_all(&full_cuckoo(), &[CUCKOO]);
-    repair_all(&with_content(Image::with_packed()), &[TABLE_MAP, PACKED]);
+    repair_all(&with_content(Image::with_clustered()), &[CLUSTERED]);
 }
 
 /// Repairs each damage of some tables, and looks at the pool afterwards.

@@ -126,7 +126,7 @@ impl Config {
             MapKind::HashfsLinear | MapKind::Hashfs => 74,
             MapKind::Extent => 45,
             MapKind::Cuckoo => 43,
-            MapKind::Packed => 44,
+            MapKind::Clustered => 61,
         }
     }
 

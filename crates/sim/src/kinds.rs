@@ -272,10 +272,15 @@ pub const CONFIGS: &[Config] = &[
     Config { name: "hashfs-dram", map: MapKind::Hashfs, ..POWER_DRAM },
     Config { name: "hashfs-full", map: MapKind::Hashfs, device_blocks: 512, tree: FULL, ..POWER },
     Config { name: "hashfs-faults", map: MapKind::Hashfs, trouble: Trouble::POWER_AND_FAULTS, ..PREDICTIVE },
-    Config { name: "packed", map: MapKind::Packed, ..POWER },
-    Config { name: "packed-dram", map: MapKind::Packed, ..POWER_DRAM },
-    Config { name: "packed-full", map: MapKind::Packed, device_blocks: 512, tree: FULL, ..POWER },
-    Config { name: "packed-faults", map: MapKind::Packed, trouble: Trouble::POWER_AND_FAULTS, ..PREDICTIVE },
+    Config { name: "clustered", map: MapKind::Clustered, ..POWER },
+    Config { name: "clustered-dram", map: MapKind::Clustered, ..POWER_DRAM },
+    Config { name: "clustered-full", map: MapKind::Clustered, device_blocks: 512, tree: FULL, ..POWER },
+    Config {
+        name: "clustered-faults",
+        map: MapKind::Clustered,
+        trouble: Trouble::POWER_AND_FAULTS,
+        ..PREDICTIVE
+    },
     SPILL,
     Config {
         name: "faults-spill-dram",

@@ -39,7 +39,7 @@ pub fn atomic_blocks() -> usize {
         MapKind::HashfsLinear | MapKind::Hashfs => 74,
         MapKind::Extent => 45,
         MapKind::Cuckoo => 43,
-        MapKind::Packed => 44,
+        MapKind::Clustered => 61,
     }
 }
 

@@ -45,7 +45,7 @@ impl BlockPool {
                     chosen = choose_from(self, hashed, &mut space, home);
                 }
                 chosen.map(|slot| {
-                    hashed.note_search(slot.distance);
+                    hashed.note_distance(slot.distance);
                     slot.bit
                 })
             }

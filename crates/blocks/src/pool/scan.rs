@@ -89,7 +89,9 @@ impl BlockPool {
                     descriptor.set_partial(true);
                 }
                 match (&self.hashed, Owner::decode(word)) {
-                    (Some(hashed), Some(Owner::File { ino, block: of, .. })) if of <= MAX_FILE_BLOCK => {
+                    (Some(hashed), Some(Owner::File { ino, block: of, .. }))
+                        if of <= MAX_FILE_BLOCK && of >= hashed.first_present =>
+                    {
                         hashed.presence.insert_if(ino, of, || self.learn(PmBlock(block), State::Used));
                     }
                     _ => _ = self.learn(PmBlock(block), State::Used),

@@ -6,9 +6,8 @@ use super::BlockPool;
 use crate::descriptor::State;
 use smallvec::SmallVec;
 use terrace_format::table::{DataChecksum, Entry, MASK_FULL, Owner, TABLE_ENTRY_SIZE};
-use terrace_format::{Corrupt, FileBlock, Ino, LineMask, PmBlock, PmOffset};
-use terrace_wal::{Result, Tx, Wal};
-use zerocopy::IntoBytes;
+use terrace_format::{Corrupt, FileBlock, Ino, LineMask, PmBlock};
+use terrace_wal::{Result, Tx};
 use zerocopy::little_endian::U64;
 
 impl BlockPool {
@@ -20,7 +19,6 @@ impl BlockPool {
             self.wal.checksums().open(block);
         }
         tx.write_words(self.wal.geometry().table_entry(block), [U64::new(owner.encode()), U64::new(mask)]);
-        set_map_word(&self.wal, tx, block, owner);
     }
 
     /// Logs the entries of consecutive new blocks in one write.
@@ -39,7 +37,6 @@ impl BlockPool {
             entry.encode().iter().for_each(|word| bytes.extend_from_slice(&word.to_le_bytes()));
         }
         tx.write(self.wal.geometry().table_entry(first), &bytes);
-        set_map_words(&self.wal, tx, first, entries);
     }
 
     /// Logs the owner of a whole block of a file with the checksum of its data, also of one that stays where it is. The
@@ -48,7 +45,6 @@ impl BlockPool {
     pub fn set_checksum(&self, tx: &mut Tx, block: PmBlock, owner: Owner, checksum: Option<DataChecksum>) {
         let [word, second] = Entry::with_checksum(owner, checksum).encode();
         tx.write_words(self.wal.geometry().table_entry(block), [U64::new(word), U64::new(second)]);
-        set_map_word(&self.wal, tx, block, owner);
     }
 
     /// The checksum of a block's data, if it has any. The caller holds its inode's lock.
@@ -141,37 +137,5 @@ impl BlockPool {
             let site = format!("block table entry {block}");
             Corrupt::new(site, "a known owner", format!("{word:#x}")).into()
         })
-    }
-}
-
-/// Logs a block's word in the packed map, where the pool has one: the owner word of a block that a file has, else 0.
-#[inline]
-fn set_map_word(wal: &Wal, tx: &mut Tx, block: PmBlock, owner: Owner) {
-    let Some(at) = wal.geometry().map_word(block) else { return };
-    let word = if matches!(owner, Owner::File { .. }) { owner.encode() } else { 0 };
-    if word != 0 || has_map_word(wal, tx, block, at) {
-        tx.write_u64(at, word);
-    }
-}
-
-/// Whether a block has a word to clear. Records of pages have no room for one. Of a word that cannot be read the block table
-/// tells: a word that stayed would name the block when it can be read again.
-fn has_map_word(wal: &Wal, tx: &Tx, block: PmBlock, at: PmOffset) -> bool {
-    let is_page = |word| matches!(Owner::decode(word), Some(Owner::Page { .. }));
-    match tx.read_u64(&**wal.pm(), at) {
-        Ok(word) => word != 0,
-        Err(_) => !wal.pm().load_u64(wal.geometry().table_entry(block)).is_ok_and(is_page),
-    }
-}
-
-/// As [`set_map_word`], for consecutive new blocks: in one write where all are a file's.
-fn set_map_words(wal: &Wal, tx: &mut Tx, first: PmBlock, entries: &[Entry]) {
-    let Some(at) = wal.geometry().map_word(first) else { return };
-    if entries.iter().all(|entry| matches!(entry.owner, Owner::File { .. })) {
-        let words: SmallVec<[U64; 16]> = entries.iter().map(|entry| U64::new(entry.owner.encode())).collect();
-        tx.write(at, words.as_bytes());
-    } else {
-        let blocks = (first.0..).map(PmBlock).zip(entries);
-        blocks.for_each(|(block, entry)| set_map_word(wal, tx, block, entry.owner));
     }
 }

@@ -5,9 +5,6 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeSet;
 use terrace_format::map_kind::MapKind;
-use terrace_format::table::PageKind;
-use terrace_media::block::Times;
-use terrace_media::pm::Access;
 
 const TABLE_MAPS: [MapKind; 2] = [MapKind::HashfsLinear, MapKind::Hashfs];
 
@@ -105,35 +102,5 @@ fn a_block_overwritten_again_and_again_stays_near_its_home() {
             old = new;
         }
         assert_eq!(pool.hashed().unwrap().far_searches(), 0);
-    }
-}
-
-/// A word of the packed map that stayed when its block was freed would name the block when it can be read again. Records of
-/// pages have no room for words.
-#[test]
-fn a_freed_file_block_loses_its_word_also_where_the_word_cannot_be_read() {
-    let geometry = Geometry::choose(SMALL, 16).unwrap().with_map(MapKind::Packed).unwrap();
-    let pm = Arc::new(RecordedPm::new(SMALL));
-    Wal::format(pm.clone() as Arc<dyn PmMedium>, UUID, geometry).unwrap();
-    let pool = with_homes(&pm, MapKind::Packed);
-    let (block, page) =
-        (take(&pool, Target::File { ino: Ino(3), block: FileBlock(0) }), take(&pool, Target::Page));
-    commit(&pool, |tx| {
-        pool.set_owner(tx, block, file(3, 0));
-        pool.set_owner(tx, page, Owner::Page { kind: PageKind::CatalogPage, datum: 0 });
-    });
-    for is_poisoned in [false, true] {
-        if is_poisoned {
-            for block in [block, page] {
-                let at = geometry.map_word(block).unwrap().0 / 64 * 64;
-                pm.poison_for(at..at + 64, Access::Reads, Times::Forever);
-            }
-        }
-        let writes = |block| {
-            let mut tx = Tx::new();
-            pool.set_owner(&mut tx, block, Owner::Free);
-            tx.write_count()
-        };
-        assert_eq!((writes(block), writes(page)), (2, 1), "poisoned: {is_poisoned}");
     }
 }

@@ -219,14 +219,6 @@ pub const EXTENTS: &[Damage] = &[
     (BlockOwner, |i| i.own(i.data[3], file(FILE, 22, false))),
 ];
 
-/// Damages to [`Image::with_packed`].
-pub const PACKED: &[Damage] = &[
-    (PackedWord, |i| i.map_word(i.data[0], 0)),
-    (PackedWord, |i| i.map_word(i.data[1], file(FILE, 700, false).encode())),
-    (PackedWord, |i| i.map_word(i.nodes[0], file(FILE, 0, false).encode())),
-    (PackedWord, |i| i.map_word(i.leaves[0], u64::MAX)),
-];
-
 /// Damages to [`Image::with_table_map`].
 pub const TABLE_MAP: &[Damage] = &[
     (HashTwice, |i| i.own(i.nodes[0], file(FILE, 0, false))),
@@ -240,6 +232,42 @@ pub const TABLE_MAP: &[Damage] = &[
     (BlockLeaked, |i| i.own(i.nodes[0], file(50, 0, false))),
     (MapBlockCount, |i| i.own(i.nodes[0], file(CHILD, 0, true))),
 ];
+
+/// Damages to [`Image::with_clustered`].
+pub const CLUSTERED: &[Damage] = &[
+    (ClusterKey, |i| i.put_u64(i.clustered_line(FILE, 8, 0), 2)),
+    (ClusterKey, |i| i.put_u64(i.clustered_line(FILE, 8, 0), file(FILE, 5, false).encode())),
+    (ClusterKey, |i| i.put_u64(i.clustered_line(FILE, 8, 0), file(FILE, 0, true).encode())),
+    (ClusterKey, |i| i.put_u64(i.clustered_line(FILE, 21, 0), page(PageKind::MapNode, FILE).encode())),
+    (ClusterValue, |i| i.clustered_add(FILE, 3, at(i.data[0]), 0)),
+    (ClusterValue, |i| i.clustered_add(FILE, 21, at(3), 0)),
+    (ClusterValue, |i| i.clustered_add(FILE, 21, at((1 << 27) - 1), 0)),
+    (ClusterValue, |i| i.clustered_add(FILE, 21, None, 0)),
+    (ClusterValue, |i| i.clustered_add(FILE, 800, None, 0)),
+    (ClusterFar, |i| {
+        i.put_u64(i.clustered_line(FILE, 600, 0), 0);
+        i.clustered_add(FILE, 600, Some(Place { block: PmBlock(i.data[4]), unwritten: true }), 3);
+        i.put_u64(i.geometry.map_reach(), 3);
+    }),
+    (ClusterTwice, |i| i.clustered_add(FILE, 8, at(i.data[2]), 1)),
+    (ClusterTwice, |i| i.clustered_add(FILE, 8, at(i.data[3]), 2)),
+    (ClusterInode, |i| i.clustered_add(50, 20, at(i.data[2]), 0)),
+    (ClusterReach, |i| i.put_u64(i.geometry.map_reach(), 0)),
+    (ClusterReach, |i| i.put_u64(i.geometry.map_reach(), 1 << 40)),
+    (ClusterSlot, |i| i.slot(ORPHANS[1], |slot| slot.root = 1.into())),
+    (SlotMap, |i| i.clustered_add(LINK, 20, at(i.data[2]), 0)),
+    (BlockLeaked, |i| i.put_u64(i.clustered_line(FILE, 21, 0), 0)),
+    (BlockTwice, |i| i.clustered_add(FILE, 9, at(i.data[2]), 0)),
+    (BlockOwner, |i| {
+        let block = i.nodes[0] as u32;
+        i.slot(FILE, |slot| slot.direct[2] = block.into());
+    }),
+];
+
+/// A place of a written block.
+fn at(block: u64) -> Option<Place> {
+    Some(Place { block: PmBlock(block), unwritten: false })
+}
 
 /// Damages to [`Image::with_cuckoo`].
 pub const CUCKOO: &[Damage] = &[

@@ -5,9 +5,11 @@ pub mod damages;
 pub mod healing;
 
 use std::sync::Arc;
+use terrace_check::clustered_table::line_of;
 use terrace_check::{Options, PoolView, Report, check};
 use terrace_format::checkpoint::Checkpoint;
 use terrace_format::checksum::{crc32c, record_seed};
+use terrace_format::clustered_map::{Line, Lines, Piece, Place};
 use terrace_format::cuckoo_map::{Buckets, Entry as BucketEntry};
 use terrace_format::device::{DEVICE_MAGIC, DeviceHeader, SummaryEntry, encode_summary};
 use terrace_format::extent_map::{Entry, Extent, ExtentRoot, NodeHead, encode_child, entry_at};
@@ -282,15 +284,6 @@ impl Image {
     pub fn with_table_map(mut self, map: MapKind) -> Image {
         self.geometry = self.geometry.with_map(map).unwrap();
         self.superblock(|_| {});
-        self.owners_as_map()
-    }
-
-    /// The pool of [`Self::full`] with a packed map.
-    pub fn with_packed() -> Image {
-        Image::full_with(MapKind::Packed).owners_as_map()
-    }
-
-    fn owners_as_map(mut self) -> Image {
         self.nodes.into_iter().for_each(|node| self.own(node, Owner::Free));
         self.put_u64(self.geometry.map_reach(), 512);
         for ino in [FILE, ORPHANS[1]] {
@@ -329,6 +322,46 @@ impl Image {
         }
         image.cuckoo_add(&BucketEntry { ino: Ino(ORPHANS[1]), ..entry(3, orphan.into()) }, 1);
         image
+    }
+
+    /// The same pool with a clustered table: the first eight blocks of files stay in slots.
+    pub fn with_clustered() -> Image {
+        let mut image = Image::full_with(MapKind::Clustered);
+        image.nodes.into_iter().for_each(|node| image.own(node, Owner::Free));
+        image.put_u64(image.geometry.map_reach(), 512);
+        image.slot(FILE, |slot| slot.root = 0.into());
+        for (block, place) in [8, 21, 600].into_iter().zip(image.data.into_iter().skip(2)) {
+            image.clustered_add(
+                FILE,
+                block,
+                Some(Place { block: PmBlock(place), unwritten: block == 600 }),
+                0,
+            );
+        }
+        image
+    }
+
+    pub fn lines(&self) -> Lines {
+        Lines::new([0; 16], &self.geometry)
+    }
+
+    /// The address of the line at a distance from the home of a piece.
+    pub fn clustered_line(&self, ino: u64, block: u64, distance: u64) -> PmOffset {
+        let lines = self.lines();
+        lines.at(lines.ahead(lines.home(Piece::of(Ino(ino), FileBlock(block))), distance))
+    }
+
+    /// Gives a block a place in the line at a distance from its home.
+    pub fn clustered_add(&mut self, ino: u64, block: u64, place: Option<Place>, distance: u64) {
+        let (piece, at) = (Piece::of(Ino(ino), FileBlock(block)), self.clustered_line(ino, block, distance));
+        let bytes = &self.pm[at.0 as usize..][..64];
+        let mut line = line_of(bytes.try_into().unwrap());
+        assert!([0, piece.key()].contains(&line.key()), "the line is another's");
+        if line.key() == 0 {
+            line = Line::of(piece);
+        }
+        line.set((block % 16) as usize, place);
+        self.put(at, &line.0.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>());
     }
 
     pub fn buckets(&self) -> Buckets {
@@ -496,14 +529,6 @@ impl Image {
         let at = self.geometry.table_entry(PmBlock(block));
         self.put_u64(at, owner.encode());
         self.put_u64(at.plus(8), if owner == Owner::Free { 0 } else { MASK_FULL });
-        if let Some(word) = self.geometry.map_word(PmBlock(block)) {
-            self.put_u64(word, if matches!(owner, Owner::File { .. }) { owner.encode() } else { 0 });
-        }
-    }
-
-    /// Puts another word of the packed map.
-    pub fn map_word(&mut self, block: u64, word: u64) {
-        self.put_u64(self.geometry.map_word(PmBlock(block)).unwrap(), word);
     }
 
     pub fn entry(&mut self, node: u64, index: u64, value: u64) {

@@ -59,7 +59,7 @@ pub struct FsStatus {
     pub tiers: Vec<TierStatus>,
     /// Kind of file map.
     pub map: &'static str,
-    /// The block table, where it is the file map.
+    /// The table that is the file map, where its distances are bounded.
     pub table: Option<TableStatus>,
     /// Policy in force.
     pub policy: &'static str,
@@ -95,14 +95,14 @@ pub struct FsStatus {
     pub healthy: bool,
 }
 
-/// A block table that is the file map.
+/// A table of all files that is the file map, with a bound of distances: the block table, or a clustered table.
 #[derive(Debug, Clone, Serialize)]
 pub struct TableStatus {
     /// Blocks in use, in percent.
     pub load_percent: f64,
-    /// The stored reach: distances of blocks from their homes, in slots, are below the reach. `None` when it cannot be read.
+    /// The stored reach: distances of blocks from their homes, in slots or lines, are below the reach. `None` when it cannot be read.
     pub reach: Option<u64>,
-    /// How often since the mount the first free slot of a block was more than 64 slots from its home.
+    /// How often since the mount the first free slot or line was more than 64 of them from its home.
     pub far_searches: u64,
 }
 
@@ -176,7 +176,7 @@ pub fn status(engine: &Engine) -> FsResult<FsStatus> {
 fn table_status(engine: &Engine) -> Option<TableStatus> {
     let blocks = engine.store.persistent.blocks();
     let geometry = blocks.wal().geometry();
-    let hashed = blocks.hashed().filter(|_| geometry.map.is_table())?;
+    let hashed = blocks.hashed().filter(|_| geometry.map.has_reach())?;
     let usage = blocks.usage();
     Some(TableStatus {
         load_percent: (usage.total - usage.free) as f64 * 100.0 / usage.total as f64,

@@ -54,7 +54,7 @@ fn mount(pool: &SimulatedPool) -> Arc<Engine> {
 
 /// Images with partial shadows.
 const WITH_SHADOWS: [&str; 8] =
-    ["shadows", "checksummed", "data-checksums", "extents", "cuckoo", "hashfs-linear", "hashfs", "packed"];
+    ["shadows", "checksummed", "data-checksums", "extents", "cuckoo", "hashfs-linear", "hashfs", "clustered"];
 
 fn read_image(version: u32, name: &str) -> Outcome {
     let place = folder(version);

@@ -62,9 +62,9 @@ pub const RECIPES: &[Recipe] = &[
         || shadows_over(clean_as(&FormatOptions { map: MapKind::Hashfs, ..format_options(1) })?),
     ),
     (
-        "packed",
-        "As checksummed, with the feature packed-map: owner words in two lines for each group.",
-        || shadows_over(clean_as(&FormatOptions { map: MapKind::Packed, ..format_options(1) })?),
+        "clustered",
+        "As checksummed, with the feature clustered-map: a table with a line for 16 blocks is the file map.",
+        || shadows_over(clean_as(&FormatOptions { map: MapKind::Clustered, ..format_options(1) })?),
     ),
 ];
 

@@ -7,9 +7,10 @@ use crate::address::LINE_SIZE;
 use crate::table::TABLE_ENTRY_SIZE;
 use std::ops::Range;
 
-/// Slots whose entries share a line, in the block table and in the packed map.
-pub(super) const TABLE_LINE_SLOTS: u64 = LINE_SIZE / TABLE_ENTRY_SIZE;
-pub(super) const WORD_LINE_SLOTS: u64 = LINE_SIZE / 8;
+/// Entries in a line of the block table.
+const LINE_ENTRIES: u64 = LINE_SIZE / TABLE_ENTRY_SIZE;
+/// Lines of a group.
+const GROUP_LINES: u64 = GROUP_SLOTS / LINE_ENTRIES;
 
 /// The order of the slots that a search passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,8 +25,6 @@ pub enum Placement {
 #[derive(Debug, Clone)]
 pub struct Lines<'a> {
     placement: Placement,
-    /// Slots whose entries share a line.
-    line_slots: u64,
     pool: &'a Groups,
     home: Home,
     reach: u64,
@@ -36,13 +35,8 @@ pub struct Lines<'a> {
 impl<'a> Lines<'a> {
     /// The lines of a search; `reach` is at most the length of the sequence.
     #[inline]
-    pub(super) fn from(
-        (placement, line_slots): (Placement, u64),
-        pool: &'a Groups,
-        home: Home,
-        reach: u64,
-    ) -> Lines<'a> {
-        Lines { placement, line_slots, pool, home, reach, at: 0 }
+    pub(super) fn from(placement: Placement, pool: &'a Groups, home: Home, reach: u64) -> Lines<'a> {
+        Lines { placement, pool, home, reach, at: 0 }
     }
 
     /// The places of the next line: slots in a row, to the end of the line, the pool or the reach.
@@ -53,26 +47,25 @@ impl<'a> Lines<'a> {
         }
         let (pool, slot) = (self.pool, self.home.slot.0 + self.at);
         let slot = if slot < pool.end { slot } else { slot - pool.end + pool.first };
-        let count = (self.line_slots - slot % self.line_slots).min(pool.end - slot).min(self.reach - self.at);
+        let count = (LINE_ENTRIES - slot % LINE_ENTRIES).min(pool.end - slot).min(self.reach - self.at);
         self.at += count;
         Some(slot..slot + count)
     }
 
     /// In each window the lines with the preferred slots, then the other lines of each group.
     fn next_in_groups(&mut self) -> Option<Range<u64>> {
-        let group_lines = GROUP_SLOTS / self.line_slots;
-        let window_lines = NEAR_GROUPS * group_lines;
-        let preferred = self.home.slot.0 % GROUP_SLOTS / self.line_slots;
+        const WINDOW_LINES: u64 = NEAR_GROUPS * GROUP_LINES;
+        let preferred = self.home.slot.0 % GROUP_SLOTS / LINE_ENTRIES;
         loop {
-            let (window, step) = (self.at / window_lines, self.at % window_lines);
+            let (window, step) = (self.at / WINDOW_LINES, self.at % WINDOW_LINES);
             let (begin, count) = (window * WINDOW_SLOTS, self.pool.window_groups(window));
             // The least distance of a slot that was not in an earlier line.
             let (within, line, distance) = match step.checked_sub(NEAR_GROUPS) {
                 None => (step, preferred, begin + step),
                 Some(rest) => {
-                    let (within, line) = (rest / (group_lines - 1), rest % (group_lines - 1));
+                    let (within, line) = (rest / (GROUP_LINES - 1), rest % (GROUP_LINES - 1));
                     let distance = begin + count + within * (GROUP_SLOTS - 1);
-                    (within, (preferred + 1 + line) % group_lines, distance)
+                    (within, (preferred + 1 + line) % GROUP_LINES, distance)
                 }
             };
             if count == 0 || begin >= self.reach {
@@ -80,13 +73,13 @@ impl<'a> Lines<'a> {
             }
             if within >= count || distance >= self.reach {
                 // The rest of this pass over the window has nothing that is near enough.
-                let pass_end = if step < NEAR_GROUPS { NEAR_GROUPS } else { window_lines };
-                self.at = window * window_lines + pass_end;
+                let pass_end = if step < NEAR_GROUPS { NEAR_GROUPS } else { WINDOW_LINES };
+                self.at = window * WINDOW_LINES + pass_end;
                 continue;
             }
             self.at += 1;
             let ahead = window * NEAR_GROUPS + within;
-            let slots = self.pool.slots_from(self.home, ahead, line * self.line_slots, self.line_slots);
+            let slots = self.pool.slots_from(self.home, ahead, line * LINE_ENTRIES, LINE_ENTRIES);
             if !slots.is_empty() {
                 return Some(slots);
             }

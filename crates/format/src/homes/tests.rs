@@ -1,7 +1,10 @@
 //! Homes and sequences of both placements.
 
 use super::*;
+use crate::table::TABLE_ENTRY_SIZE;
 use std::collections::BTreeSet;
+
+const LINE_ENTRIES: u64 = 64 / TABLE_ENTRY_SIZE;
 
 /// The slot at a distance in groups, as the page docs/format.md defines it; `None` outside of the pool.
 fn slot_in_groups(homes: &Homes, home: Home, distance: u64) -> Option<PmBlock> {
@@ -31,7 +34,7 @@ fn home_at(slot: u64, stride: u8) -> Home {
 
 #[test]
 fn a_run_has_the_homes_of_its_blocks_spread_over_the_pool() {
-    let homes = Homes::with([3; 16], (Placement::Linear, 4), PmBlock(19), PmBlock(519));
+    let homes = Homes::with([3; 16], Placement::Linear, PmBlock(19), PmBlock(519));
     let mut taken = [0; 500];
     for first in (5..1005).step_by(10) {
         let mut run = [home_at(0, 0); 10];
@@ -51,7 +54,7 @@ fn a_run_has_the_homes_of_its_blocks_spread_over_the_pool() {
 
 #[test]
 fn sixteen_blocks_have_the_slots_of_a_group_and_inodes_different_shifts() {
-    let homes = Homes::with([3; 16], (Placement::Groups, 4), PmBlock(19), PmBlock(519));
+    let homes = Homes::with([3; 16], Placement::Groups, PmBlock(19), PmBlock(519));
     let (mut groups, mut shifts, mut strides) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     for ino in 1..200 {
         let mut run = [home_at(0, 0); 16];
@@ -90,8 +93,8 @@ fn a_sequence_has_each_slot_once_and_lines_reach_as_far_as_asked() {
         (0, 16 * 11 * 13),
     ];
     for (first, end) in pools {
-        for order in [(Placement::Linear, 4), (Placement::Groups, 4), (Placement::Groups, 8)] {
-            let homes = Homes::with([5; 16], order, PmBlock(first), PmBlock(end));
+        for placement in [Placement::Linear, Placement::Groups] {
+            let homes = Homes::with([5; 16], placement, PmBlock(first), PmBlock(end));
             for block in 0..40 {
                 judge_sequence(&homes, homes.home(Ino(9), FileBlock(block * 7)));
             }
@@ -116,7 +119,7 @@ fn judge_sequence(homes: &Homes, home: Home) {
         assert_eq!(passed.len(), lines.iter().map(|line| line.clone().count()).sum::<usize>(), "{lines:?}");
         for line in &lines {
             assert!(
-                !line.is_empty() && line.start / homes.line_slots == (line.end - 1) / homes.line_slots,
+                !line.is_empty() && line.start / LINE_ENTRIES == (line.end - 1) / LINE_ENTRIES,
                 "{line:?}"
             );
             assert!(
@@ -149,8 +152,8 @@ fn judge_sequence(homes: &Homes, home: Home) {
 #[test]
 fn homes_of_the_format_page() {
     let key = std::array::from_fn(|byte| byte as u8);
-    let linear = Homes::with(key, (Placement::Linear, 4), PmBlock(19), PmBlock(519));
-    let groups = Homes::with(key, (Placement::Groups, 4), PmBlock(19), PmBlock(519));
+    let linear = Homes::with(key, Placement::Linear, PmBlock(19), PmBlock(519));
+    let groups = Homes::with(key, Placement::Groups, PmBlock(19), PmBlock(519));
     let found: Vec<_> = [(1, 0), (1, 1), (1, 16), (2, 0x1234_5678), (0x7fff_feff, 255)]
         .map(|(ino, block)| {
             let (ino, block) = (Ino(ino), FileBlock(block));

@@ -99,6 +99,8 @@ fn damage_ends_in_corrupt() {
             let word = bad_word(&mut maps, &nodes);
             let at = if row.kind == MapKind::Cuckoo && maps.rng.random_bool(0.7) {
                 crate::cuckoo::random_word(&mut maps)
+            } else if row.kind == MapKind::Clustered && maps.rng.random_bool(0.7) {
+                crate::clustered::random_word(&mut maps)
             } else if nodes.is_empty() {
                 let (first, end) = (maps.blocks.first_block().0, maps.blocks.end_block().0);
                 let block = PmBlock(maps.rng.random_range(first..end));

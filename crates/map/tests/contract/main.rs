@@ -2,6 +2,7 @@
 //!
 //! A random test prints its seed; `TERRACE_SEED=n cargo test -p terrace-map` repeats it.
 
+mod clustered;
 mod crash;
 mod cuckoo;
 mod cursor;

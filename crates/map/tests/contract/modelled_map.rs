@@ -487,5 +487,8 @@ impl ModelledMap {
         if self.name == "cuckoo" {
             crate::cuckoo::check(self, content);
         }
+        if self.name == "clustered" {
+            crate::clustered::check(self, content);
+        }
     }
 }

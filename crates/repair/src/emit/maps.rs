@@ -1,5 +1,6 @@
 //! Writes file maps: a sound map that holds the right entries stays, every other map is built anew.
 
+use super::clustered::emit_clustered;
 use super::cuckoo::emit_cuckoo;
 use super::extents::build_extents;
 use super::radix::build_radix;
@@ -22,6 +23,9 @@ pub(crate) fn emit_maps(round: &mut Round<'_>) -> Result<(), Stuck> {
     if round.pool.geometry.map == MapKind::Cuckoo {
         clear_slot_words(round);
         return emit_cuckoo(round);
+    }
+    if round.pool.geometry.map == MapKind::Clustered {
+        return emit_clustered(round);
     }
     for ino in round.inodes.slots.keys().copied().collect::<Vec<u32>>() {
         let map = round.maps.remove(&ino);
@@ -93,7 +97,7 @@ fn build_map(round: &mut Round<'_>, ino: u32, slot: &mut InodeSlot, map: FileMap
     let page = Owner::Page { kind: PageKind::MapNode, datum: ino };
     match round.pool.geometry.map {
         MapKind::Radix => build_radix_map(round, slot, &map.entries, page),
-        MapKind::Cuckoo | MapKind::HashfsLinear | MapKind::Hashfs | MapKind::Packed => Ok(()),
+        MapKind::Cuckoo | MapKind::HashfsLinear | MapKind::Hashfs | MapKind::Clustered => Ok(()),
         MapKind::Extent => {
             let blocks = map.entries.iter().map(|(block, mapped)| (*block, *mapped));
             build_extents(round, slot, blocks, page)

@@ -1,5 +1,6 @@
 //! Walks the file maps of all inodes as they were found.
 
+use super::clustered::salvage_clustered;
 use super::cuckoo::salvage_cuckoo;
 use super::extents::walk_extents;
 use super::radix::walk;
@@ -20,6 +21,9 @@ pub(crate) fn salvage_maps(round: &mut Round<'_>) {
     }
     if round.pool.geometry.map == MapKind::Cuckoo {
         return salvage_cuckoo(round);
+    }
+    if round.pool.geometry.map == MapKind::Clustered {
+        return salvage_clustered(round);
     }
     let mut again = round.pool.geometry.block_count();
     for ino in inos {

@@ -10,7 +10,7 @@ use std::ops::Range;
 use terrace_check::sets::Dense;
 use terrace_format::inode::SLOTS_PER_PAGE;
 use terrace_format::table::{MASK_FULL, Owner, PageKind};
-use terrace_format::{Geometry, LineMask, PmBlock};
+use terrace_format::{Geometry, LineMask};
 
 /// Owner word of a table entry that cannot be read or decoded.
 const UNKNOWN: u64 = u64::MAX;
@@ -54,7 +54,6 @@ impl Owners {
         // Reads a line at a time: an unreadable line must not hide the entries of its neighbours.
         for (block, line) in (0..).step_by(ENTRIES_PER_LINE).zip(found.chunks_mut(ENTRIES_PER_LINE)) {
             owners.read_line(pool, block, line, inodes);
-            owners.read_words(pool, block, line, inodes);
         }
         owners.found = found;
         assert_eq!(owners.found.len(), owners.new.len(), "each block has an owner word");
@@ -88,19 +87,6 @@ impl Owners {
             let possible =
                 Owner::decode(word).is_some_and(|owner| is_possible(&pool.geometry, owner, inodes));
             *place = if possible { word } else { UNKNOWN };
-        }
-    }
-
-    /// The words of the packed map stand in for entries that cannot be read or decoded.
-    fn read_words(&mut self, pool: &Pool<'_>, block: u64, line: &mut [u64], inodes: u64) {
-        for (at, place) in (block..).zip(line).filter(|(_, word)| **word == UNKNOWN) {
-            let word = pool.geometry.map_word(PmBlock(at)).and_then(|at| pool.word(at));
-            let owner =
-                word.and_then(Owner::decode).filter(|owner| is_possible(&pool.geometry, *owner, inodes));
-            if let Some(owner @ Owner::File { .. }) = owner {
-                *place = owner.encode();
-                self.masked.insert(at);
-            }
         }
     }
 

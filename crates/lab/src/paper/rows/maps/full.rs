@@ -38,7 +38,7 @@ fn measure(site: &Site, map: &Contestant, round: usize, sheet: &mut Sheet, block
 pub(crate) fn full(row: &Row, options: &Options) -> Outcome<()> {
     let blocks: u64 = if options.quick { 2048 } else { 1 << 17 };
     let claims = |sheet: &mut Sheet| {
-        for map in tables().chain(present(&["cuckoo"])) {
+        for map in tables().chain(present(&["cuckoo", "clustered"])) {
             let text = "takes data until no block is free";
             sheet.claim(text, &series(map, FREE), "", FROM, Must::Never(0.0));
             let text = "longest insertion at 95 %";

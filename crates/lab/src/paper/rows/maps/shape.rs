@@ -162,7 +162,7 @@ pub(crate) fn file_size(row: &Row, options: &Options) -> Outcome<()> {
         let at = |what: &str| place(Access::ReadRandom, what);
         let [small, ..] = sizes(quick);
         let (small, large) = (at(small.2), at(largest));
-        for map in tables().chain(present(&["cuckoo"])) {
+        for map in tables().chain(present(&["cuckoo", "clustered"])) {
             for words in [LINES_READ, ROUNDS] {
                 let text = "the size of the file is indifferent";
                 sheet.between(text, &series(map, words), (&small, &large), Must::Within(ALIKE));
@@ -228,7 +228,7 @@ pub(crate) fn utilisation(row: &Row, options: &Options) -> Outcome<()> {
         for (_, what) in LOADS {
             let at = place(Access::ReadRandom, what);
             for (global, tree) in tables()
-                .chain(present(&["cuckoo"]))
+                .chain(present(&["cuckoo", "clustered"]))
                 .flat_map(|global| present(&["radix", "extent"]).map(move |tree| (global, tree)))
             {
                 let (ours, theirs) = (series(global, ROUNDS), series(tree, ROUNDS));
@@ -284,6 +284,14 @@ pub(crate) fn ranges(row: &Row, options: &Options) -> Outcome<()> {
             sheet.claim(text, &lines(linear), &lines(grouped), WIDTHS[1].1, Must::AtLeast(1.8));
             let text = "one block: at most twice the lines";
             sheet.claim(text, &lines(grouped), &lines(linear), WIDTHS[0].1, Must::AtMost(2.0));
+        }
+        let published = present(&["radix", "extent", "cuckoo", "hashfs-linear"]);
+        for (own, other) in published.flat_map(|other| present(&["clustered"]).map(move |own| (own, other))) {
+            let (ours, theirs) = (series(own, LINES_READ), series(other, LINES_READ));
+            let text = "16 blocks: fewer lines than the published maps";
+            sheet.claim(text, &theirs, &ours, WIDTHS[1].1, Must::AtLeast(1.5));
+            let text = "a block: hardly more lines than the published maps";
+            sheet.claim(text, &ours, &theirs, WIDTHS[0].1, Must::AtMost(1.05));
         }
         for map in registered().map(|map| map.name).filter(|map| *map != reference()) {
             for (_, at) in WIDTHS {
