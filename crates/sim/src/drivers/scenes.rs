@@ -130,9 +130,9 @@ fn reach_grows_amid_crash() {
     }
 }
 
-/// Fills PM with up to `blocks` blocks, one by one. A crash while the map makes room, or after the write that asked for it, leaves each block
-/// where the map finds it. Gives the number of moments and the reaches of the map; `None` when the pools of this run have
-/// another map.
+/// Fills PM with up to `blocks` blocks, one by one. A crash while the map makes room, or after the write that asked for it,
+/// leaves each block where the map finds it. Gives the number of moments and the reaches of the map; `None` when the pools of
+/// this run have another map.
 fn room_made_amid_crash(map: MapKind, blocks: u64) -> Option<(usize, BTreeSet<Option<u64>>)> {
     let config = Config { map, device_blocks: 0, ..SMALL };
     if config.file_map() != map {
