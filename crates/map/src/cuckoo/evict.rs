@@ -8,9 +8,9 @@ use super::read::Group;
 use super::table::CuckooMap;
 use crate::file_map::MapGuard;
 use std::collections::HashSet;
-use terrace_format::Ino;
 use terrace_format::address::MAX_FILE_BLOCK;
 use terrace_format::cuckoo_map::{BUCKET_ENTRIES, Entry, Line, Move, Slot, find_moves, is_free};
+use terrace_format::{Corrupt, Ino};
 use terrace_wal::{MapRoom, NoSpace, Result, Tx};
 
 /// Searches for moves whose entries stay until they are locked.
@@ -81,18 +81,29 @@ impl CuckooMap {
     }
 
     /// The move of an entry of two full buckets into the stash.
+    ///
+    /// # Errors
+    /// The damage where no entry of the buckets can be read; no space where the stash is full.
     fn move_into_stash(&self, pair: [u64; 2]) -> Result<Vec<Move>> {
-        let mut from = None;
+        let (mut from, mut damage) = (None, None);
         for line in pair {
             let is_movable = |words: &[u64; 2]| {
                 Entry::decode(*words).is_some_and(|entry| self.buckets.is_home(&entry, line))
             };
-            let slot = self.read_whole_line(line)?.iter().position(is_movable);
-            from = from.or(slot.map(|slot| (line, slot)));
+            match self.read_whole_line(line) {
+                Ok(entries) => from = from.or(entries.iter().position(is_movable).map(|slot| (line, slot))),
+                Err(error) => damage = damage.or(Some(error)),
+            }
         }
+        let Some(from) = from else {
+            return Err(damage.unwrap_or_else(|| {
+                let site = format!("cuckoo table, buckets {} and {}", pair[0], pair[1]);
+                Corrupt::new(site, "an entry that belongs there", "none").into()
+            }));
+        };
         for line in self.buckets.stash() {
             let Ok(entries) = self.read_whole_line(line) else { continue };
-            if let (Some(from), Some(slot)) = (from, entries.iter().position(is_free)) {
+            if let Some(slot) = entries.iter().position(is_free) {
                 return Ok(vec![Move { from, to: (line, slot) }]);
             }
         }

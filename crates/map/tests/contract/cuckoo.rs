@@ -24,17 +24,17 @@ fn row() -> usize {
     MAPS.iter().position(|row| row.name == "cuckoo").unwrap()
 }
 
-fn recorded(size: u64) -> (Arc<RecordedPm>, Geometry) {
+pub fn recorded(size: u64) -> (Arc<RecordedPm>, Geometry) {
     let (bytes, geometry) = image(MAPS[row()].kind, size, u64::MAX / 2);
     (Arc::new(RecordedPm::from_image(bytes)), geometry)
 }
 
-fn opened(pm: &Arc<RecordedPm>, geometry: Geometry, seed: u64) -> ModelledMap {
+pub fn opened(pm: &Arc<RecordedPm>, geometry: Geometry, seed: u64) -> ModelledMap {
     ModelledMap::open(Arc::clone(pm) as Arc<dyn PmMedium>, geometry, &MAPS[row()], seed)
 }
 
 /// Entries, by whether they lie in the stash.
-fn counted(maps: &ModelledMap) -> (usize, usize) {
+pub fn counted(maps: &ModelledMap) -> (usize, usize) {
     let stash = Buckets::new(UUID, maps.wal.geometry()).stash();
     let count = |in_stash: bool| {
         let lines = lines(maps).into_iter().filter(|(line, _)| stash.contains(line) == in_stash);
@@ -44,7 +44,7 @@ fn counted(maps: &ModelledMap) -> (usize, usize) {
 }
 
 /// Blocks of inode 1 in the two buckets of block 0.
-fn colliding(geometry: &Geometry, count: usize) -> Vec<u64> {
+pub fn colliding(geometry: &Geometry, count: usize) -> Vec<u64> {
     let buckets = Buckets::new(UUID, geometry);
     let mut pair = buckets.pair(Ino(1), FileBlock(0));
     pair.sort_unstable();

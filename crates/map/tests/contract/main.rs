@@ -5,6 +5,7 @@
 mod clustered;
 mod crash;
 mod cuckoo;
+mod cuckoo_damage;
 mod cursor;
 mod damage;
 mod extent;
