@@ -83,7 +83,8 @@ impl CuckooMap {
     /// The move of an entry of two full buckets into the stash.
     ///
     /// # Errors
-    /// The damage where no entry of the buckets can be read; no space where the stash is full.
+    /// The damage where no entry of the buckets can be read, or a line of the stash cannot and the others are full; no space
+    /// where all of the stash is full.
     fn move_into_stash(&self, pair: [u64; 2]) -> Result<Vec<Move>> {
         let (mut from, mut damage) = (None, None);
         for line in pair {
@@ -102,12 +103,16 @@ impl CuckooMap {
             }));
         };
         for line in self.buckets.stash() {
-            let Ok(entries) = self.read_whole_line(line) else { continue };
-            if let Some(slot) = entries.iter().position(is_free) {
-                return Ok(vec![Move { from, to: (line, slot) }]);
+            match self.read_whole_line(line) {
+                Ok(entries) => {
+                    if let Some(slot) = entries.iter().position(is_free) {
+                        return Ok(vec![Move { from, to: (line, slot) }]);
+                    }
+                }
+                Err(error) => damage = damage.or(Some(error)),
             }
         }
-        Err(NoSpace::Pm.into())
+        Err(damage.unwrap_or(NoSpace::Pm.into()))
     }
 
     /// The lines of moves with the moves done; `None` when an entry or a place has changed before the locks were taken.

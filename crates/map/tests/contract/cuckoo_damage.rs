@@ -2,11 +2,11 @@
 
 use crate::cuckoo::{colliding, counted, lines, opened, recorded};
 use crate::modelled_map::{ModelledMap, UUID};
-use terrace_format::cuckoo_map::{BUCKET_ENTRIES, Buckets, Entry};
+use terrace_format::cuckoo_map::{BUCKET_ENTRIES, Buckets, Entry, STASH_LINES};
 use terrace_format::{FileBlock, Geometry, Ino};
 use terrace_media::PmMedium;
 use terrace_media::pm::RecordedPm;
-use terrace_wal::Error;
+use terrace_wal::{Error, NoSpace};
 
 /// Makes lines unreadable.
 fn poison(pm: &RecordedPm, geometry: &Geometry, lines: impl IntoIterator<Item = u64>) {
@@ -71,4 +71,35 @@ fn buckets_of_damaged_entries_are_no_lack_of_space() {
     let refused = maps.put(1, 0, 1, false);
     let Err(Error::Corrupt(corrupt)) = refused else { panic!("{refused:?}") };
     assert!(corrupt.site.contains(&format!("buckets {} and {}", pair[0], pair[1])), "{corrupt}");
+}
+
+/// An insertion that needs a lost line of the stash names the damage, and not a lack of space. Whatever lies elsewhere is found.
+#[test]
+fn an_insertion_that_needs_a_lost_line_of_the_stash_names_the_damage() {
+    let places = 2 * BUCKET_ENTRIES + STASH_LINES as usize * BUCKET_ENTRIES;
+    for (filled, lost) in [(8, STASH_LINES), (places, 1), (places, 0)] {
+        let (pm, geometry) = recorded(2 << 20);
+        let blocks = colliding(&geometry, filled + 1);
+        let (last, blocks) = blocks.split_last().unwrap();
+        let mut maps = opened(&pm, geometry, 2);
+        blocks.iter().for_each(|block| maps.put(1, *block, 1, false).unwrap());
+        let stash = Buckets::new(UUID, &geometry).stash();
+        poison(&pm, &geometry, stash.start..stash.start + lost);
+        let refused = maps.put(1, *last, 1, false);
+        match (lost, &refused) {
+            (0, Err(Error::NoSpace(NoSpace::Pm))) | (1.., Err(Error::Media(_))) => {}
+            _ => panic!("{filled} entries, {lost} lines lost: {refused:?}"),
+        }
+        let of_line = lines(&maps);
+        for block in blocks {
+            let key = Entry::key(Ino(1), FileBlock(*block));
+            let is_readable = of_line.values().flatten().any(|words| words[0] >> 1 == key);
+            let found = maps.map.lookup(&maps.inode(1), FileBlock(*block));
+            assert_eq!(found.is_ok(), is_readable, "block {block}: {found:?}");
+        }
+        assert_eq!(maps.map.lookup(&maps.inode(1), FileBlock(*last)).unwrap(), None);
+        // Blocks with a free bucket come and go.
+        maps.put(2, 5, 1, false).unwrap();
+        maps.clear(2, 5, 1, 1.0).unwrap();
+    }
 }
