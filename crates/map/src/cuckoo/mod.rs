@@ -16,6 +16,7 @@
 //! Locks: an entry is under its inode's lock, but for its place: moves of other files change that. So lines have stripes
 //! (`stripes`): whatever changes a line holds its stripe until the stores are issued, and readers look at sequences.
 
+mod announce;
 mod change;
 mod evict;
 mod lines;

@@ -1,5 +1,6 @@
 //! Cuckoo map: look-ups, and lists of blocks.
 
+use super::announce::Announced;
 use super::table::{CuckooMap, Key, run_of};
 use crate::file_map::{MapInode, Mapped, Mapping};
 use terrace_blocks::pool::{Hashed, Known};
@@ -67,12 +68,14 @@ impl CuckooMap {
         let end = first.0.saturating_add(out.len() as u64).min(MAX_FILE_BLOCK.0 + 1);
         let (out, behind) = out.split_at_mut(end.saturating_sub(first.0) as usize);
         behind.fill(None);
+        let mut announced = Announced::new(self, inode.ino, first.0, first.0.max(end));
         let mut group: Option<Group> = None;
         let mut run: Option<Entry> = None;
         for (block, out) in (first.0..).zip(out) {
             if !run.is_some_and(|entry| run_of(&entry).contains(&block)) {
                 let known = group.take().filter(|group| group.has(block));
                 let known = known.unwrap_or_else(|| Group::of(self, inode.ino, block));
+                announced.before(&known, block);
                 run = self.find(&known.key(inode.ino, block))?;
                 group = Some(known);
             }

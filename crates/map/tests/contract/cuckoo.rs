@@ -66,6 +66,13 @@ pub fn lines(maps: &ModelledMap) -> BTreeMap<u64, [[u64; 2]; 4]> {
     buckets.lines().filter_map(read).collect()
 }
 
+/// The line of a block of inode 1.
+pub fn line_of(maps: &ModelledMap, block: u64) -> u64 {
+    let key = Entry::key(Ino(1), FileBlock(block));
+    let has = |words: &[[u64; 2]; 4]| words.iter().any(|words| words[0] >> 1 == key);
+    lines(maps).into_iter().find(|(_, words)| has(words)).unwrap().0
+}
+
 /// The table holds the entries of a model once, in buckets of their keys, and all entries of a run tell the same run.
 pub fn check(maps: &ModelledMap, content: &Model) {
     let buckets = Buckets::new(UUID, maps.wal.geometry());

@@ -1,7 +1,7 @@
 //! The cuckoo map where lines of it are lost or damaged.
 
-use crate::cuckoo::{colliding, counted, lines, opened, recorded};
-use crate::modelled_map::{ModelledMap, UUID};
+use crate::cuckoo::{colliding, counted, line_of, lines, opened, recorded};
+use crate::modelled_map::UUID;
 use terrace_format::cuckoo_map::{BUCKET_ENTRIES, Buckets, Entry, STASH_LINES};
 use terrace_format::{FileBlock, Geometry, Ino};
 use terrace_media::PmMedium;
@@ -12,13 +12,6 @@ use terrace_wal::{Error, NoSpace};
 fn poison(pm: &RecordedPm, geometry: &Geometry, lines: impl IntoIterator<Item = u64>) {
     let buckets = Buckets::new(UUID, geometry);
     lines.into_iter().map(|line| buckets.line(line).0).for_each(|at| pm.poison(at..at + 64));
-}
-
-/// The line of a block of inode 1.
-fn line_of(maps: &ModelledMap, block: u64) -> u64 {
-    let key = Entry::key(Ino(1), FileBlock(block));
-    let has = |words: &[[u64; 2]; 4]| words.iter().any(|words| words[0] >> 1 == key);
-    lines(maps).into_iter().find(|(_, words)| has(words)).unwrap().0
 }
 
 /// Of two full buckets one is lost: an entry of the other goes to the stash. The lost bucket refused all new blocks.
