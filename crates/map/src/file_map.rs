@@ -145,7 +145,7 @@ impl<'a> MapGuard<'a> {
             Shared::Nothing | Shared::Leaf(_) => {}
             Shared::Presence(change) => change.committed(),
             Shared::Stripes(held, change) => {
-                drop(held);
+                held.committed();
                 change.into_iter().for_each(PresenceChange::committed);
             }
             Shared::Lines(claimed, change) => {

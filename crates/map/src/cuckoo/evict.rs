@@ -40,7 +40,8 @@ impl CuckooMap {
                 None => self.move_into_stash(pair)?,
             };
             if let Some(lines) = self.locked_moves(&moves)? {
-                let held = lines.log_into(tx);
+                let mut held = lines.log_into(tx);
+                held.note_moves(self.hashed()?, moves.len() as u64);
                 wrong::clear_first(self, &moves)?;
                 return Ok(MapGuard::stripes(held, None));
             }
