@@ -254,6 +254,15 @@ pub trait FileMap: Send + Sync {
     /// Whether an inode maps no block and has no page of the map, by its slot or by what memory knows.
     fn is_empty(&self, ino: Ino, slot: &InodeSlot) -> bool;
 
+    /// Reads what a map has to tell beside an unreadable block table, once, so that files can be judged
+    /// (`blocks::hidden`). Called without locks.
+    ///
+    /// # Errors
+    /// See [`FileMap`].
+    fn learn(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// The room that a change lacks after `earlier` changes of its transaction; without a lack they do not fail for want of
     /// room.
     ///

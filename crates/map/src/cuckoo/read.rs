@@ -3,9 +3,10 @@
 use super::announce::Announced;
 use super::table::{CuckooMap, Key, run_of};
 use crate::file_map::{MapInode, Mapped, Mapping};
-use terrace_blocks::pool::{Hashed, Known};
+use crate::hidden::{is_whole, keep_shown};
+use terrace_blocks::pool::Known;
 use terrace_format::address::MAX_FILE_BLOCK;
-use terrace_format::cuckoo_map::{Entry, RUN_BLOCKS, is_free};
+use terrace_format::cuckoo_map::{Entry, RUN_BLOCKS};
 use terrace_format::{Corrupt, FileBlock, Ino};
 use terrace_wal::{Error, Result};
 
@@ -39,9 +40,9 @@ impl CuckooMap {
     fn find(&self, key: &Key) -> Result<Option<Entry>> {
         let hashed = self.hashed()?;
         // Before the search: the scan may end during it.
-        let known = hashed.known();
-        let is_absent = || known == Known::All && !hashed.presence.contains(key.ino, key.block);
-        let found = self.search(key, &is_absent)?;
+        let is_whole = is_whole(hashed, key.ino);
+        let is_absent = || is_whole && !hashed.presence.contains(key.ino, key.block);
+        let found = self.search_judged(key, &is_absent)?;
         if found.is_none() && hashed.presence.requires(key.ino, key.block) {
             let site = format!("cuckoo table, block {} of inode {}", key.block, key.ino);
             let expected = format!("an entry in bucket {} or {}", key.pair[0], key.pair[1]);
@@ -84,25 +85,6 @@ impl CuckooMap {
         Ok(())
     }
 
-    /// Enters the blocks of all entries, where the scan of the block table has met a line that it could not read. Once in a
-    /// mount; a block that comes, goes or moves meanwhile is entered or taken out by its change.
-    fn learn_all(&self, hashed: &Hashed) -> Result<()> {
-        for line in self.buckets.lines() {
-            // A change that clears an entry holds the stripe, and takes the bit out afterwards.
-            let _held = self.stripes.lock([line]);
-            for words in self.read_line(line)?.into_iter().filter(|words| !is_free(words)) {
-                let Some(entry) = Entry::decode(words) else {
-                    let site = format!("cuckoo table, line {line}");
-                    let found = format!("{:#x} {:#x}", words[0], words[1]);
-                    return Err(Corrupt::new(site, "a block of a file", found).into());
-                };
-                hashed.presence.insert(entry.ino, entry.block);
-            }
-        }
-        hashed.learned_from_map();
-        Ok(())
-    }
-
     pub(super) fn list(
         &self,
         inode: &MapInode,
@@ -118,7 +100,10 @@ impl CuckooMap {
             Known::Doubtful => self.learn_all(hashed)?,
         }
         let mut blocks = Vec::new();
-        let next = hashed.presence.list(inode.ino, range, most, &mut blocks);
+        let mut next = hashed.presence.list(inode.ino, range, most, &mut blocks);
+        if hashed.known() == Known::Doubtful && !inode.is_nowhere() {
+            next = keep_shown(hashed, inode.ino, range, next, &mut blocks)?;
+        }
         let mut run: Option<Entry> = None;
         for block in blocks {
             if !run.is_some_and(|entry| run_of(&entry).contains(&block.0)) {

@@ -2,11 +2,12 @@
 
 use crate::cuckoo::{colliding, counted, line_of, lines, opened, recorded};
 use crate::modelled_map::UUID;
-use terrace_format::cuckoo_map::{BUCKET_ENTRIES, Buckets, Entry, STASH_LINES};
-use terrace_format::{FileBlock, Geometry, Ino};
+use terrace_format::cuckoo_map::{BUCKET_ENTRIES, Buckets, Entry, STASH_LINES, is_free};
+use terrace_format::{FileBlock, Geometry, Ino, PmBlock};
+use terrace_map::Mapping;
 use terrace_media::PmMedium;
 use terrace_media::pm::RecordedPm;
-use terrace_wal::{Error, NoSpace};
+use terrace_wal::{Error, NoSpace, Tx};
 
 /// Makes lines unreadable.
 fn poison(pm: &RecordedPm, geometry: &Geometry, lines: impl IntoIterator<Item = u64>) {
@@ -94,5 +95,93 @@ fn an_insertion_that_needs_a_lost_line_of_the_stash_names_the_damage() {
         // Blocks with a free bucket come and go.
         maps.put(2, 5, 1, false).unwrap();
         maps.clear(2, 5, 1, 1.0).unwrap();
+    }
+}
+
+/// A block whose entry is damaged looked like a hole before the end of the scan: a read gave zeros, or the older bytes of a
+/// lower tier.
+#[test]
+fn a_damaged_entry_is_no_hole_before_the_end_of_the_scan() {
+    for word in [77, 1 << 63] {
+        let (pm, geometry) = recorded(2 << 20);
+        let mut maps = opened(&pm, geometry, 2);
+        (0..3).for_each(|block| maps.put(1, block, 1, false).unwrap());
+        let buckets = Buckets::new(UUID, &geometry);
+        let key = Entry::key(Ino(1), FileBlock(1));
+        let line = line_of(&maps, 1);
+        let slot = lines(&maps)[&line].iter().position(|words| words[0] >> 1 == key).unwrap();
+        maps.wal.close().unwrap();
+        let at = buckets.line(line).plus(16 * slot as u64);
+        pm.write(at, &u64::to_le_bytes(word)).unwrap();
+        // A page without a checksum, which would show the damage, too.
+        pm.write(geometry.checksum_word(at.block()), &[0; 8]).unwrap();
+        // Not scanned.
+        let maps = opened(&pm, geometry, 3);
+        let found = maps.map.lookup(&maps.inode(1), FileBlock(1));
+        assert!(matches!(found, Err(Error::TableUnread)), "{found:?}");
+        let mut out = [None; 3];
+        let found = maps.map.lookup_run(&maps.inode(1), FileBlock(0), &mut out);
+        assert!(matches!(found, Err(Error::TableUnread)), "{found:?}");
+        // A new entry would be one of two, once the damaged one can be read.
+        let new = Mapping::written(PmBlock(400));
+        let found = maps.map.exchange(&mut Tx::new(), &maps.inode(1), FileBlock(1), new);
+        assert!(matches!(found, Err(Error::TableUnread)), "{:?}", found.map(|found| found.is_some()));
+        while maps.blocks.scan_step().unwrap() {}
+        let found = maps.map.lookup(&maps.inode(1), FileBlock(1));
+        assert!(matches!(found, Err(Error::Corrupt(_))), "{found:?}");
+        // Another block with the line is absent: memory knows all.
+        let beside = (9..).find(|block| buckets.pair(Ino(1), FileBlock(*block)).contains(&line)).unwrap();
+        assert_eq!(maps.map.lookup(&maps.inode(1), FileBlock(beside)).unwrap(), None);
+    }
+}
+
+/// Lines of both tables are lost: the file with a block there gives errors, and the others are listed. The listings of all
+/// files failed.
+#[test]
+fn files_without_a_block_in_both_lost_lines_are_listed() {
+    for lost_by_stash in [false, true] {
+        let (pm, geometry) = recorded(2 << 20);
+        let mut maps = opened(&pm, geometry, 2);
+        for ino in 1..=3 {
+            (0..6).for_each(|block| maps.put(ino, 3 * block, 1, false).unwrap());
+        }
+        let is_alone = |block: &u64| {
+            lines(&maps)[&line_of(&maps, *block)].iter().filter(|words| !is_free(words)).count() == 1
+        };
+        let hidden = (0..6).map(|block| 3 * block).find(is_alone).unwrap();
+        let (line, place) = (line_of(&maps, hidden), maps.model[&(1, hidden)].block);
+        let model = std::mem::take(&mut maps.model);
+        maps.wal.close().unwrap();
+        let maps = opened(&pm, geometry, 3);
+        let entry = geometry.table_entry(place).0 / 64 * 64;
+        pm.poison(entry..entry + 64);
+        let stash = Buckets::new(UUID, &geometry).stash();
+        poison(&pm, &geometry, [if lost_by_stash { stash.start } else { line }]);
+        while maps.blocks.scan_step().unwrap() {}
+        let hashed = maps.blocks.hashed().unwrap();
+        for ino in [2, 3, 1] {
+            let inode = maps.inode(ino);
+            let list = || {
+                let mut out = Vec::new();
+                maps.map
+                    .mapped(&inode, FileBlock(0), FileBlock(u64::MAX), 99, &mut out)
+                    .map(|next| (out, next))
+            };
+            let expected: Vec<_> =
+                model.range((ino, 0)..(ino + 1, 0)).map(|((_, block), m)| (FileBlock(*block), *m)).collect();
+            assert!(matches!(list(), Err(Error::Hidden(of)) if of == Ino(ino)), "{:?}", list());
+            maps.map.learn().unwrap();
+            hashed.hidden.judge(&hashed.homes, &hashed.presence, Ino(ino), 6, &[]);
+            let is_lost = ino == 1 && !lost_by_stash;
+            if is_lost {
+                assert!(list().is_err());
+                assert!(maps.map.lookup(&inode, FileBlock(hidden)).is_err());
+                assert!(!maps.map.is_empty(Ino(ino), &maps.slot(ino)));
+                continue;
+            }
+            // An entry of the block is in a bucket, so that a line of the stash costs nothing.
+            assert_eq!(list().unwrap(), (expected, None), "inode {ino}");
+            assert_eq!(maps.map.lookup(&inode, FileBlock(1)).unwrap(), None);
+        }
     }
 }
