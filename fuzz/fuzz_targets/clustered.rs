@@ -5,7 +5,8 @@
 use libfuzzer_sys::fuzz_target;
 use terrace_format::Geometry;
 use terrace_format::address::MAX_FILE_BLOCK;
-use terrace_format::clustered_map::{LINE_WORDS, Line, Lines, MAX_BLOCKS, Piece};
+use terrace_format::clustered_map::{LINE_WORDS, Line, Lines, Piece};
+use terrace_format::geometry::MAX_CLUSTERED_BLOCKS;
 use terrace_format::map_kind::MapKind;
 
 fuzz_target!(|input: &[u8]| {
@@ -27,7 +28,7 @@ fuzz_target!(|input: &[u8]| {
         }
         let mut copy = line;
         for index in 0..16 {
-            assert!(line.get(index).is_none_or(|place| place.block.0 < MAX_BLOCKS));
+            assert!(line.get(index).is_none_or(|place| place.block.0 < MAX_CLUSTERED_BLOCKS));
             copy.set(index, line.get(index));
             assert_eq!(copy, line, "value {index} encodes again");
         }

@@ -4,9 +4,9 @@ use crate::checker::Checker;
 use crate::clustered_table::{ClusteredTable, Found, line_of};
 use crate::code::Code;
 use crate::inode_record::InodeRecord;
-use crate::radix_map::DIRECT_UNWRITTEN;
 use std::rc::Rc;
 use terrace_format::clustered_map::{LINE_WORDS, Lines, PIECE_BLOCKS, Piece};
+use terrace_format::inode::DIRECT_UNWRITTEN;
 use terrace_format::map_kind::MapKind;
 
 /// Reads the table, once, and reports lines that cannot be, or lie where they may not.
@@ -112,17 +112,15 @@ pub(crate) fn clustered_blocks_in(
     in_slot.chain(in_lines).filter(|(block, ..)| (first..end).contains(block)).collect()
 }
 
-impl Checker<'_> {
-    /// Reports lines of the clustered table whose inode is not in use.
-    pub(crate) fn clustered_rest(&mut self) {
-        if self.geometry.map != MapKind::Clustered {
-            return;
-        }
-        for Found { piece, number, .. } in &table(self).lines {
-            if self.find(piece.ino.0).is_none() {
-                let (ino, of) = (piece.ino, piece.number);
-                self.report(Code::ClusterInode, || format!("inode {ino}: piece {of} in line {number}"));
-            }
+/// Reports lines of the clustered table whose inode is not in use.
+pub(crate) fn clustered_rest(checker: &mut Checker<'_>) {
+    if checker.geometry.map != MapKind::Clustered {
+        return;
+    }
+    for Found { piece, number, .. } in &table(checker).lines {
+        if checker.find(piece.ino.0).is_none() {
+            let (ino, of) = (piece.ino, piece.number);
+            checker.report(Code::ClusterInode, || format!("inode {ino}: piece {of} in line {number}"));
         }
     }
 }

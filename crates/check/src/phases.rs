@@ -4,6 +4,7 @@
 //! and slot: such a phase is left out when a metadata page below could not be read.
 
 use crate::checker::Checker;
+use crate::clustered_map::clustered_rest;
 use crate::table::regions;
 
 /// A row of [`PHASES`].
@@ -43,7 +44,7 @@ pub const PHASES: &[Phase] = &[
         needs_all_metadata: true,
         run: |checker| {
             checker.cuckoo_rest();
-            checker.clustered_rest();
+            clustered_rest(checker);
         },
     },
     Phase {

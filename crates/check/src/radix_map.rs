@@ -5,11 +5,8 @@ use crate::code::Code;
 use crate::inode_record::InodeRecord;
 use std::fmt;
 use terrace_format::address::MAX_FILE_BLOCK;
-use terrace_format::inode::{DIRECT_BLOCKS, ENTRY_UNWRITTEN, RADIX_FANOUT, unpack_root};
+use terrace_format::inode::{DIRECT_BLOCKS, DIRECT_UNWRITTEN, ENTRY_UNWRITTEN, RADIX_FANOUT, unpack_root};
 use terrace_format::table::{Owner, PageKind};
-
-/// Bit of a direct pointer: allocated but unwritten.
-pub(crate) const DIRECT_UNWRITTEN: u32 = 1 << 31;
 
 /// The owner of a radix tree.
 #[derive(Clone, Copy)]

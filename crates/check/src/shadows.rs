@@ -5,10 +5,10 @@ use crate::clustered_map::clustered_blocks_in;
 use crate::cuckoo_map::cuckoo_blocks_in;
 use crate::extent_map::extents_in;
 use crate::inode_record::InodeRecord;
-use crate::radix_map::{DIRECT_UNWRITTEN, Tree};
+use crate::radix_map::Tree;
 use crate::table_map::table_blocks_in;
 use terrace_format::PmBlock;
-use terrace_format::inode::{ENTRY_UNWRITTEN, RADIX_FANOUT, unpack_root};
+use terrace_format::inode::{DIRECT_UNWRITTEN, ENTRY_UNWRITTEN, RADIX_FANOUT, unpack_root};
 use terrace_format::map_kind::MapKind;
 use terrace_format::table::Entry;
 

@@ -12,15 +12,13 @@
 //! mean nothing.
 
 use crate::address::{FileBlock, Ino, LINE_SIZE, MAX_FILE_BLOCK, PmBlock, PmOffset};
-use crate::geometry::Geometry;
+use crate::geometry::{Geometry, MAX_CLUSTERED_BLOCKS};
 use crate::inode::DIRECT_BLOCKS;
 use crate::table::Owner;
 use terrace_simd::hash::{HashKey, hash, hash_run};
 
 /// Blocks of a piece.
 pub const PIECE_BLOCKS: u64 = 16;
-/// Most blocks of PM: a value has 27 bits for one.
-pub const MAX_BLOCKS: u64 = 1 << PLACE_BITS;
 /// Words of a line: the key, and values.
 pub const LINE_WORDS: usize = (LINE_SIZE / 8) as usize;
 
@@ -29,6 +27,7 @@ const VALUE_BITS: usize = 28;
 const UNWRITTEN: u32 = 1 << PLACE_BITS;
 const VALUE_MASK: u64 = (1 << VALUE_BITS) - 1;
 
+const _: () = assert!(MAX_CLUSTERED_BLOCKS == 1 << PLACE_BITS);
 const _: () = assert!(VALUE_BITS * PIECE_BLOCKS as usize == 64 * (LINE_WORDS - 1));
 const _: () = assert!(DIRECT_BLOCKS < PIECE_BLOCKS);
 
@@ -136,7 +135,7 @@ impl Line {
     /// Maps a block, or none.
     pub fn set(&mut self, index: usize, place: Option<Place>) {
         let value = place.map_or(0, |Place { block, unwritten }| {
-            assert!(block.0 < MAX_BLOCKS, "PM block {block} in a line of the clustered table");
+            assert!(block.0 < MAX_CLUSTERED_BLOCKS, "PM block {block} in a line of the clustered table");
             block.0 | if unwritten { u64::from(UNWRITTEN) } else { 0 }
         });
         let (at, bit) = Line::position(index);
@@ -170,7 +169,7 @@ impl Lines {
     /// The lines of a pool; `key` is the superblock's hash key.
     pub fn new(key: [u8; 16], geometry: &Geometry) -> Lines {
         let count = geometry.map_lines();
-        assert!(count > 0 && count <= MAX_BLOCKS, "{count} lines");
+        assert!(count > 0 && count <= MAX_CLUSTERED_BLOCKS, "{count} lines");
         Lines { key: HashKey::new(key), area: geometry.map_offset(), count }
     }
 
@@ -264,7 +263,7 @@ mod tests {
             for _ in 0..40 {
                 let index = rng.random_range(0..16usize);
                 let new = rng.random_bool(0.7).then(|| Place {
-                    block: PmBlock(rng.random_range(1..MAX_BLOCKS)),
+                    block: PmBlock(rng.random_range(1..MAX_CLUSTERED_BLOCKS)),
                     unwritten: rng.random(),
                 });
                 line.set(index, new);

@@ -7,7 +7,6 @@
 //! ```
 
 use crate::address::{BLOCK_SIZE, LINE_SIZE, PmBlock, PmOffset};
-use crate::clustered_map;
 use crate::corrupt::Corrupt;
 use crate::inode::ORPHAN_LISTS;
 use crate::map_kind::MapKind;
@@ -31,6 +30,8 @@ pub const CHECKSUM_WORD_SIZE: u64 = 8;
 pub const MIN_PM_SIZE: u64 = 2 << 20;
 /// Largest number of lanes: their tails must fit in a checkpoint block.
 pub const MAX_LANES: u32 = 256;
+/// Most blocks of PM with the map clustered: a place in its lines has 27 bits.
+pub const MAX_CLUSTERED_BLOCKS: u64 = 1 << 27;
 /// Largest number of catalog shards: their roots must fit in the roots block.
 pub const MAX_SHARDS: u32 = 256;
 /// A quarter of a lane must hold the largest record of any single-step operation (docs/format.md
@@ -123,7 +124,7 @@ impl Geometry {
         if self.chunk_blocks < 8 || self.chunk_blocks > 4096 || !self.chunk_blocks.is_multiple_of(8) {
             return fail("chunk blocks", "a multiple of 8 from 8 to 4096", self.chunk_blocks.into());
         }
-        if self.map == MapKind::Clustered && self.block_count() > clustered_map::MAX_BLOCKS {
+        if self.map == MapKind::Clustered && self.block_count() > MAX_CLUSTERED_BLOCKS {
             return fail("PM size", "at most 512 GiB with the map clustered", self.pm_size);
         }
         if self.first_pool_block().0 + 16 > self.block_count() {

@@ -14,6 +14,8 @@ pub const SLOTS_PER_PAGE: u64 = 32;
 pub const ORPHAN_LISTS: usize = 64;
 /// Direct pointers in the slot, for file blocks 0 to 7.
 pub const DIRECT_BLOCKS: u64 = 8;
+/// Bit of a direct pointer: the block is allocated, and reads as zeros.
+pub const DIRECT_UNWRITTEN: u32 = 1 << 31;
 /// Entries of a radix node.
 pub const RADIX_FANOUT: u64 = 512;
 

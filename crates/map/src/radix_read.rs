@@ -5,7 +5,7 @@ use crate::radix::{
     BITS, FANOUT, MAX_HEIGHT, RadixTree, Root, RootPlace, entry_at, height_for, index, position,
 };
 use terrace_format::address::MAX_FILE_BLOCK;
-use terrace_format::inode::{DIRECT_BLOCKS, ENTRY_UNWRITTEN};
+use terrace_format::inode::{DIRECT_BLOCKS, DIRECT_UNWRITTEN, ENTRY_UNWRITTEN};
 use terrace_format::{Corrupt, FileBlock, PmBlock, PmOffset};
 use terrace_wal::{Result, Tx};
 use zerocopy::FromZeros;
@@ -13,9 +13,6 @@ use zerocopy::little_endian::U64;
 
 /// Entries that a walk reads at once.
 const PIECE: usize = 64;
-
-/// Bit of a direct pointer that says unwritten.
-const DIRECT_UNWRITTEN: u32 = 1 << 31;
 
 /// A walk over the mapped blocks of a range.
 struct Walk<'a> {

@@ -1,10 +1,10 @@
-//! Slots of blocks that lie away from the first line of their search, as hints of where to look next.
+//! Slots of blocks away from the first line of their search, as hints for the next search.
 //!
 //! A block that is written over again and again leaves slots that wait for the checkpoint in front of its own, a line each in
-//! groups. A hint leads past them. It is volatile and proves nothing: whoever follows it compares the owner word of the slot,
-//! and searches where it differs. So no hint has to be taken back when a transaction fails or a block goes.
+//! groups. A hint leads past these slots. Hints are volatile and prove nothing: a search compares the owner word of the slot,
+//! and goes on where the word differs. So no hint has to be taken back when a transaction fails or a block goes.
 //!
-//! Locks: none. A hint of another inode may take the place of one at any time.
+//! Locks: none. A hint of another inode may take the place of a hint at any time.
 
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 
@@ -35,7 +35,7 @@ impl Recent {
         (hint >> 32 == tag).then_some(hint & 0xffff_ffff)
     }
 
-    /// Notes the slot of a key; `None` where the search for it begins in the line of the slot.
+    /// Notes the slot of a key; `None` where a search begins in the line of the slot.
     #[inline]
     pub fn note(&self, key: u64, slot: Option<u64>) {
         let (place, tag) = place(key);

@@ -227,8 +227,8 @@ fn writes() -> Vec<Case> {
 #[test]
 fn each_piece_of_a_write_is_atomic() {
     let states = run(writes(), 1.0);
-    // With each file map (TERRACE_MAP), and with a fifth of the samples; all cases of this file are ten times as many.
-    assert!(states > 10_000, "{states}");
+    // With each file map (TERRACE_MAP), and with a fifth of the samples. This file has ten times as many states.
+    assert!(states > 5_000, "{states}");
 }
 
 fn sizes() -> Vec<Case> {

@@ -1,8 +1,8 @@
 //! Free lines that a change under way takes for itself.
 //!
-//! A line with a key belongs to the inode of its key: nobody else changes it. So a free line alone needs an agreement. A bit
-//! claims it until the stores of the change are issued. A search that meets a claimed line goes on to the next one, and
-//! nobody waits.
+//! A line with a key belongs to the inode of the key: other changes leave the line alone. So free lines alone need an
+//! agreement: a bit claims a line until the stores of the change are issued. A search for a free line passes claimed lines,
+//! and does not wait.
 //!
 //! Invariant: the key of a line is read after its bit was set; the bit goes after the key was stored, or when the change was
 //! given up.
@@ -20,7 +20,7 @@ impl Claims {
         Claims((0..lines.div_ceil(64)).map(|_| AtomicU64::new(0)).collect())
     }
 
-    /// Claims a line if nobody has, and `is_free` then says that its key is 0.
+    /// Claims an unclaimed line, if `is_free` then says that the key is 0.
     fn take(&self, line: u64, is_free: impl FnOnce() -> bool) -> bool {
         let Some(word) = self.0.get((line / 64) as usize) else { return false };
         let bit = 1 << (line % 64);

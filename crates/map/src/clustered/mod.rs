@@ -3,14 +3,14 @@
 //! docs/format.md "Clustered map").
 //!
 //! The first eight blocks of a file lie in its slot, as those of a radix tree. Each further piece of 16 blocks has a line: a
-//! key, and 16 places in PM. A look-up reads the line at the hash of the piece. Where another piece has it, the line is the
-//! next free one of the table. A search never ends at a free line, so nothing that a crash takes back can cut it.
+//! key, and 16 places in PM. A look-up reads the line at the hash of the piece. Where another piece has the line, the piece
+//! has the next free line of the table. A search never ends at a free line, so a crash cannot cut a search.
 //!
 //! Memory knows which blocks are there (`blocks::presence`, without the blocks in slots): a search for any other block
 //! ends at its first line. The word `map_reach` in the roots block bounds all searches: no line lies as far from its home.
 //!
 //! Invariants: 1. A piece has one line, at a distance below `map_reach`, while PM has a block of it. 2. There are more lines
-//! than blocks in the pool, so a piece that comes finds a free line. 3. Presence is exact when nothing is under way.
+//! than blocks in the pool, so a piece that comes finds a free line. 3. Presence is exact while no change is under way.
 //!
 //! Locks: a line with a key is under the lock of its inode. A free line is claimed (`claims`). A search reads keys of other
 //! inodes, and compares them with its own key only.

@@ -1,6 +1,6 @@
 //! Cuckoo map: the short way of the commonest change, of one block that is new or a run of its own.
 //!
-//! It does what `change` does, with a hash and two lines, and leaves everything else to it.
+//! The short way has the result of `change`, with a hash and two lines, and leaves all other cases to `change`.
 
 use super::table::{CuckooMap, Found, hit};
 use crate::file_map::{Exchange, MapGuard, Mapping, PresenceChange};

@@ -1,11 +1,11 @@
 //! The short way of an exchange: an extent of one block gets another PM block, or a block comes behind the last extent of
 //! its leaf.
 //!
-//! After random overwrites under `data=atomic` most extents are single blocks, and an overwrite changes one word of one
-//! entry. This way logs the words that the general one (leaf.rs) would log, without an edit of the leaf in memory: it
-//! searches once, by keys, and looks at the neighbours, with which an extent might join.
+//! After random overwrites under `data=atomic` most extents are single blocks, and an overwrite changes a word of an
+//! entry. The short way logs the same words as the general way (leaf.rs), without an edit of the leaf in memory: a search
+//! by keys, and a look at the neighbours, which the extent might join.
 //!
-//! Invariant: what is not one of the two cases, damage included, is left to the general way, with nothing logged.
+//! Invariant: every other case, damage included, is left to the general way, with nothing logged.
 
 use super::read::{Node, mapping_at};
 use super::tree::ExtentTree;
@@ -47,7 +47,7 @@ impl ExtentTree {
         Ok(is_put.then_some(None))
     }
 
-    /// Whether an extent in the place of the one at a position would join a neighbour, or overlaps one.
+    /// Whether an extent in the place of the entry at a position would join or overlap a neighbour.
     fn meets_neighbour(&self, leaf: &Node, position: usize, new: &Extent) -> Result<bool> {
         if let Some(before) = position.checked_sub(1) {
             let before = self.decode(self.entry(None, leaf, before)?)?;
@@ -62,7 +62,7 @@ impl ExtentTree {
         Ok(next.first < new.end() || new.is_continued_by(&next))
     }
 
-    /// Puts an extent behind the last one of its leaf, or makes that one longer; false, with nothing logged, in a full leaf.
+    /// Puts an extent behind the last extent of a leaf, or makes the last longer; false, with nothing logged, in a full leaf.
     fn put_last(
         &self,
         tx: &mut Tx,
