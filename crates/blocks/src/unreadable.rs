@@ -1,4 +1,4 @@
-//! What of the tables that tell the blocks of files could not be read: slots of the block table, and lines of a cuckoo table.
+//! Unreadable parts of the tables that tell the blocks of files: slots of the block table, and lines of a cuckoo table.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
@@ -17,7 +17,7 @@ pub(crate) struct Run {
     why: Error,
 }
 
-/// What could not be read.
+/// Unreadable slots and lines.
 #[derive(Debug, Default)]
 pub(crate) struct Unreadable {
     pub runs: Vec<Run>,

@@ -20,14 +20,14 @@ use terrace_runtime::planted::{Mistake, plant};
 use terrace_runtime::thread::spawn;
 use terrace_wal::{Error, Tx, Wal};
 
-/// The file whose blocks stay, and those of the writers.
+/// The file whose blocks stay, and the files of the writers.
 const STAYS: Ino = Ino(5);
 const WRITERS: [Ino; 2] = [Ino(6), Ino(7)];
 /// Blocks of the file that stays.
 const BLOCKS: usize = 3;
-/// Blocks of a writer: with those that stay more than three buckets hold.
+/// Blocks of a writer. All blocks of the three files overflow three buckets.
 const BLOCKS_OF_WRITER: usize = 6;
-/// Those of them that are there at first: a place is free.
+/// Blocks of a writer at first: a place is free.
 const FIRST_OF_WRITER: usize = 4;
 const ROUNDS: usize = 6;
 /// Look-ups of the reader.
@@ -38,15 +38,15 @@ struct Model {
     blocks: Arc<BlockPool>,
     map: CuckooMap,
     buckets: Buckets,
-    /// What the mount found.
+    /// The mappings that the mount found.
     first: Mapped,
 }
 
 /// The mappings of blocks.
 type Mapped = BTreeMap<(Ino, FileBlock), Mapping>;
 
-/// Blocks of a file whose buckets are among the first three. Those that stay, and the first two of a writer, have bucket 0 as
-/// their first: it is full of the writers' blocks when those that stay come, which then lie in their second.
+/// Blocks of a file with two of the first three buckets. Bucket 0 is the first bucket of blocks that stay, and of two blocks
+/// of each writer. The writers' blocks fill bucket 0, so that at first blocks that stay lie in their second buckets.
 fn keys(buckets: &Buckets, ino: Ino) -> Vec<FileBlock> {
     let begins = |block: &FileBlock, is_first: bool| {
         let pair = buckets.pair(ino, *block);
@@ -221,18 +221,18 @@ fn model() {
 }
 
 #[test]
-fn a_file_finds_its_blocks_while_changes_of_others_move_their_entries() {
+fn a_file_finds_its_blocks_while_other_files_move_the_entries() {
     explore("moves", Schedules { random: 600, priorities: 600 }, model);
 }
 
-/// The model is wrong with a mistake that it has to find.
+/// The model finds a planted mistake.
 #[test]
 fn a_planted_mistake_is_found() {
     let wrong = || {
         plant(Some(Mistake::SearchIgnoresMoves));
         model();
     };
-    // The reader has to stop between its looks at two buckets: about one schedule of a thousand, none at random.
+    // The reader has to stop between its looks at two buckets: about a schedule of a thousand, none at random.
     let found = catch_unwind(AssertUnwindSafe(|| {
         explore("moves", Schedules { random: 1, priorities: 12_000 }, wrong);
     }));

@@ -1,9 +1,9 @@
-//! Cuckoo map: loads of a range that are announced to the medium before the first of them, so that they run side by side.
+//! Cuckoo map: loads of a range that are announced to the medium before the first load, so that loads run side by side.
 //!
 //! Most groups of 16 blocks are a run, which a single entry tells. So the first block of each group is announced, 16 groups
 //! together; in a group whose blocks lie in several runs, from the third run on all that are left.
 
-use super::read::Group;
+use super::group::Group;
 use super::table::{CuckooMap, Key};
 use terrace_format::cuckoo_map::RUN_BLOCKS;
 use terrace_format::{FileBlock, Ino};

@@ -2,8 +2,8 @@
 //!
 //! A change works group by group, the blocks between two multiples of 16: runs end there.
 
+use super::group::Group;
 use super::lines::Lines;
-use super::read::Group;
 use super::stripes::Held;
 use super::table::{CuckooMap, Found, place_at, run_of};
 use crate::file_map::{Exchange, MapChange, MapGuard, MapInode, Mapping, PresenceChange};

@@ -3,8 +3,8 @@
 //! Invariant: the record of a move copies an entry and clears its old place together. Readers see a sequence change; a
 //! crash leaves both or none.
 
+use super::group::Group;
 use super::lines::Lines;
-use super::read::Group;
 use super::table::CuckooMap;
 use crate::file_map::MapGuard;
 use std::collections::HashSet;

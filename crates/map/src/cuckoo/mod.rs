@@ -19,6 +19,7 @@
 mod announce;
 mod change;
 mod evict;
+mod group;
 mod lines;
 mod lost;
 mod one_block;

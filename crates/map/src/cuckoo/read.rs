@@ -1,39 +1,15 @@
 //! Cuckoo map: look-ups, and lists of blocks.
 
 use super::announce::Announced;
+use super::group::Group;
 use super::table::{CuckooMap, Key, run_of};
 use crate::file_map::{MapInode, Mapped, Mapping};
 use crate::hidden::{is_whole, keep_shown};
 use terrace_blocks::pool::Known;
 use terrace_format::address::MAX_FILE_BLOCK;
-use terrace_format::cuckoo_map::{Entry, RUN_BLOCKS};
-use terrace_format::{Corrupt, FileBlock, Ino};
+use terrace_format::cuckoo_map::Entry;
+use terrace_format::{Corrupt, FileBlock};
 use terrace_wal::{Error, Result};
-
-/// Buckets of the blocks between two multiples of 16, computed together.
-pub(super) struct Group {
-    first: u64,
-    pairs: [[u64; 2]; RUN_BLOCKS as usize],
-}
-
-impl Group {
-    /// The group of a block.
-    pub fn of(map: &CuckooMap, ino: Ino, block: u64) -> Group {
-        let first = block / RUN_BLOCKS * RUN_BLOCKS;
-        let mut pairs = [[0; 2]; RUN_BLOCKS as usize];
-        map.buckets.pairs(ino, FileBlock(first), &mut pairs);
-        Group { first, pairs }
-    }
-
-    pub fn has(&self, block: u64) -> bool {
-        block / RUN_BLOCKS * RUN_BLOCKS == self.first
-    }
-
-    pub fn key(&self, ino: Ino, block: u64) -> Key {
-        let pair = self.pairs.get((block % RUN_BLOCKS) as usize).copied().unwrap_or_default();
-        Key { ino, block: FileBlock(block), pair }
-    }
-}
 
 impl CuckooMap {
     /// The entry of a key; a block that has to be there and is not is damage.

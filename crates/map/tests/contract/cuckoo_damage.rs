@@ -33,7 +33,7 @@ fn a_move_into_the_stash_passes_an_unreadable_bucket() {
     }
 }
 
-/// An entry in the stash changes and goes though another line of the stash is lost. It was found by look-ups alone.
+/// An entry in the stash changes and goes though another line of the stash is lost. Only look-ups found the entry.
 #[test]
 fn an_entry_beside_an_unreadable_line_of_the_stash_changes() {
     let (pm, geometry) = recorded(2 << 20);
@@ -52,7 +52,7 @@ fn an_entry_beside_an_unreadable_line_of_the_stash_changes() {
     maps.check_table(&maps.model);
 }
 
-/// Two buckets full of words that are no entries are damage. They looked like a full fast tier, for which blocks are demoted.
+/// Two buckets full of words that are no entries are damage. Such buckets looked like a full fast tier, for which blocks are demoted.
 #[test]
 fn buckets_of_damaged_entries_are_no_lack_of_space() {
     let (pm, geometry) = recorded(2 << 20);
@@ -67,9 +67,9 @@ fn buckets_of_damaged_entries_are_no_lack_of_space() {
     assert!(corrupt.site.contains(&format!("buckets {} and {}", pair[0], pair[1])), "{corrupt}");
 }
 
-/// An insertion that needs a lost line of the stash names the damage, and not a lack of space. Whatever lies elsewhere is found.
+/// An insertion that needs a lost line of the stash names the damage, and not a lack of space. Entries in other lines are found.
 #[test]
-fn an_insertion_that_needs_a_lost_line_of_the_stash_names_the_damage() {
+fn an_insertion_into_a_full_stash_with_a_lost_line_names_the_damage() {
     let places = 2 * BUCKET_ENTRIES + STASH_LINES as usize * BUCKET_ENTRIES;
     for (filled, lost) in [(8, STASH_LINES), (places, 1), (places, 0)] {
         let (pm, geometry) = recorded(2 << 20);

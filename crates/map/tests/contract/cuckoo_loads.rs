@@ -1,4 +1,4 @@
-//! Loads of the cuckoo map: a range announces its buckets before it reads them.
+//! Loads of the cuckoo map: buckets of a range are announced before the first load.
 
 use crate::cuckoo::{colliding, line_of};
 use crate::modelled_map::{ModelledMap, UUID, image};
@@ -10,7 +10,7 @@ use terrace_map::MAPS;
 use terrace_media::PmMedium;
 use terrace_media::pm::{CountedPm, RecordedPm};
 
-/// A range waits once for the medium for all its groups, and a group of single blocks not for each of them.
+/// A range waits once for the medium for all groups, and a group of single blocks seldom.
 #[test]
 fn a_range_announces_both_buckets_before_it_reads() {
     let row = MAPS.iter().find(|row| row.kind == MapKind::Cuckoo).unwrap();
