@@ -66,6 +66,13 @@ table = json.load(sys.stdin)["table"]
 assert 0 < table["load_percent"] <= 100 and table["reach"] >= 64 and table["far_searches"] >= 0, table' ||
             fail "status of the mount does not tell the load of $map"
         ;;
+    cuckoo)
+        "$TERRACE" status "$mnt" --json | python3 -c '
+import json, sys
+table = json.load(sys.stdin)["table"]
+assert 0 < table["load_percent"] <= 95 and 0 <= table["stash_entries"] <= 256 and table["moves"] >= 0, table' ||
+            fail "status of the mount does not tell the load of $map"
+        ;;
     esac
     umount_pool
     "$TERRACE" check "$pool" --json | python3 -c '
@@ -74,6 +81,7 @@ found, name = json.load(sys.stdin)["summary"]["map"], sys.argv[1]
 assert found["name"] == name and 0 < found["load_percent"] <= 100, found
 is_table = name.startswith("hashfs") or name == "clustered"
 assert (found["longest_distance"] is not None) == is_table, found
+assert (found["stash_entries"] is not None) == (name == "cuckoo"), found
 assert not is_table or found["longest_distance"] < found["reach"], found' "$map" ||
         fail "check does not tell the load of $map"
     for change in "1 0 0" "0 0 0" "99 0 0" "$number 0 1" "$number $((64 << (number - 1))) 0"; do

@@ -6,6 +6,9 @@
 //! slot of the inode has the number of all its blocks, and when those that are known add up to it, a hidden block can lie
 //! only over a cold block.
 //!
+//! Where a cuckoo table is the map, the table is read once, too: a block can be hidden only if a line that may have its entry
+//! is lost as well ([`LostLines`]).
+//!
 //! Invariants:
 //! 1. What is said of a file stays true until the unmount: no entry becomes hidden after the scan, a hidden entry is never
 //!    removed, and an inode number with a hidden block is not given to another file.
@@ -14,10 +17,11 @@
 //! Lock order: the locks of this file are last locks, and one is held at a time.
 
 use crate::presence::Presence;
+use crate::unreadable::{LostLines, Unreadable};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 use terrace_format::address::MAX_FILE_BLOCK;
-use terrace_format::homes::{Home, Homes, Placement};
+use terrace_format::homes::{Home, Homes};
 use terrace_format::table::Owner;
 use terrace_format::{Corrupt, FileBlock, Ino, PmBlock};
 use terrace_runtime::sync::RwLock;
@@ -47,15 +51,6 @@ pub fn impossible(block: PmBlock, word: u64) -> Error {
     Corrupt::new(format!("block table entry {block}"), "a known owner", format!("{word:#x}")).into()
 }
 
-/// Neighbouring slots that could not be read.
-#[derive(Debug)]
-struct Run {
-    first: u64,
-    end: u64,
-    /// Why the first of them could not be read.
-    why: Error,
-}
-
 /// The hidden blocks that a file may have.
 #[derive(Debug)]
 enum Verdict {
@@ -81,13 +76,13 @@ struct Judged {
 pub struct Hidden {
     /// No entry that was there at the mount lies as far from its home.
     reach: AtomicU64,
-    runs: RwLock<Vec<Run>>,
+    unreadable: RwLock<Unreadable>,
     judged: RwLock<Judged>,
 }
 
 impl Default for Hidden {
     fn default() -> Self {
-        Hidden { reach: AtomicU64::new(u64::MAX), runs: RwLock::default(), judged: RwLock::default() }
+        Hidden { reach: AtomicU64::new(u64::MAX), unreadable: RwLock::default(), judged: RwLock::default() }
     }
 }
 
@@ -99,45 +94,28 @@ impl Hidden {
 
     /// Whether every entry could be read.
     pub fn is_empty(&self) -> bool {
-        self.runs.read().is_empty()
+        self.unreadable.read().runs.is_empty()
+    }
+
+    /// The lines of a cuckoo table that are lost: the others have told their blocks.
+    pub fn set_lost_lines(&self, lines: LostLines) {
+        tracing::error!("lines of the map are lost, and entries of the block table: {lines}");
+        self.unreadable.write().lines.get_or_insert(lines);
+    }
+
+    /// Whether a cuckoo table has told its lost lines.
+    pub fn has_lost_lines(&self) -> bool {
+        self.unreadable.read().lines.is_some()
     }
 
     /// Adds a slot that cannot be read.
     pub(crate) fn meet(&self, slot: PmBlock, why: Error) {
-        let mut runs = self.runs.write();
-        let at = runs.partition_point(|run| run.end < slot.0);
-        match runs.get_mut(at) {
-            Some(run) if (run.first..run.end).contains(&slot.0) => {}
-            Some(run) if run.end == slot.0 => run.end += 1,
-            next => {
-                assert!(
-                    next.is_none_or(|run| slot.0 < run.first),
-                    "slot {slot} is in a run of unreadable ones"
-                );
-                runs.insert(at, Run { first: slot.0, end: slot.0 + 1, why });
-            }
-        }
+        self.unreadable.write().meet(slot, why);
     }
 
     /// Why a block with this home may be hidden, if it may.
-    fn why(&self, runs: &[Run], homes: &Homes, home: Home) -> Option<Error> {
-        let reach = self.reach.load(Ordering::Acquire).min(homes.length());
-        let is_near = |slot| homes.distance(home, PmBlock(slot)) < reach;
-        let of_run = |run: &Run, mut slots: Range<u64>| slots.any(is_near).then(|| run.why.clone());
-        if homes.placement() == Placement::Groups {
-            // The groups of a search lie anywhere.
-            return runs.iter().find_map(|run| of_run(run, run.first..run.end));
-        }
-        let window = home.slot.0..home.slot.0.saturating_add(reach);
-        // Behind the last slot the search goes on at the first one.
-        let again = window.start.saturating_sub(homes.slots())..window.end.saturating_sub(homes.slots());
-        [window, again].into_iter().find_map(|window| {
-            let from = runs.partition_point(|run| run.end <= window.start);
-            runs[from..]
-                .iter()
-                .take_while(|run| run.first < window.end)
-                .find_map(|run| of_run(run, run.first.max(window.start)..run.end.min(window.end)))
-        })
+    fn why(&self, unreadable: &Unreadable, homes: &Homes, at: (Ino, FileBlock), home: Home) -> Option<Error> {
+        unreadable.why(homes, self.reach.load(Ordering::Acquire), at, home)
     }
 
     /// Whether no block of a file is hidden; false also of a file that was not judged.
@@ -147,9 +125,16 @@ impl Hidden {
 
     /// Notes that a block that was known has left PM. More blocks than memory keeps may be hidden again.
     pub fn left(&self, homes: &Homes, ino: Ino, block: FileBlock) {
-        if self.is_sound(ino) || self.why(&self.runs.read(), homes, homes.home(ino, block)).is_none() {
-            return;
+        let at = (ino, block);
+        if !self.is_sound(ino)
+            && self.why(&self.unreadable.read(), homes, at, homes.home(ino, block)).is_some()
+        {
+            self.note_gone(ino, block);
         }
+    }
+
+    /// As [`Self::left`], while the lost lines of a cuckoo table are not known yet.
+    pub fn note_gone(&self, ino: Ino, block: FileBlock) {
         let mut judged = self.judged.write();
         if judged.gone.len() < MOST_GONE {
             judged.gone.insert((ino, block));
@@ -161,7 +146,7 @@ impl Hidden {
     /// # Errors
     /// `Hidden` for a file that was not judged; the error of the slots.
     pub fn refuse(&self, homes: &Homes, presence: &Presence, at: (Ino, FileBlock), home: Home) -> Result<()> {
-        let Some(why) = self.why(&self.runs.read(), homes, home) else { return Ok(()) };
+        let Some(why) = self.why(&self.unreadable.read(), homes, at, home) else { return Ok(()) };
         let (ino, block) = at;
         let judged = self.judged.read();
         if presence.contains(ino, block) || judged.gone.contains(&at) {
@@ -194,7 +179,8 @@ impl Hidden {
             match judged.others.get(&(ino.0 as u32)) {
                 Some(Verdict::Over(blocks)) => {
                     let Some(block) = blocks.range(from..to.max(from)).next() else { return Ok(to) };
-                    let why = self.why(&self.runs.read(), homes, homes.home(ino, *block));
+                    let home = homes.home(ino, *block);
+                    let why = self.why(&self.unreadable.read(), homes, (ino, *block), home);
                     return why.map_or(Ok(to), Err);
                 }
                 verdict => verdict.is_some(),
@@ -225,15 +211,16 @@ impl Hidden {
         (ino, blocks): (Ino, Range<u64>),
         mut visit: impl FnMut(FileBlock, Error) -> bool,
     ) {
-        let runs = self.runs.read();
+        let unreadable = self.unreadable.read();
         let (mut at, mut batch) = (blocks.start, [Home::default(); BATCH as usize]);
         while at < blocks.end {
             let count = (BATCH - at % BATCH).min(blocks.end - at);
             let (of, _) = batch.split_at_mut(count as usize);
             homes.homes(ino, FileBlock(at), of);
             for (block, home) in (at..).zip(&*of) {
-                if let Some(why) = self.why(&runs, homes, *home)
-                    && !visit(FileBlock(block), why)
+                let block = FileBlock(block);
+                if let Some(why) = self.why(&unreadable, homes, (ino, block), *home)
+                    && !visit(block, why)
                 {
                     return;
                 }
@@ -288,6 +275,7 @@ impl Judged {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use terrace_format::homes::Placement;
 
     const INO: Ino = Ino(7);
 

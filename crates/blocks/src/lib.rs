@@ -15,6 +15,7 @@ pub mod descriptor;
 pub mod hidden;
 pub mod pool;
 pub mod presence;
+pub mod unreadable;
 
 pub use descriptor::{Descriptor, MARKS, State};
 pub use pool::{BlockAccounts, BlockPool, Claim, Purpose, Target, Usage};

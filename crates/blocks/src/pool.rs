@@ -81,6 +81,8 @@ pub struct Hashed {
     known: AtomicU8,
     /// Choices of a slot or line since the mount that passed [`FAR_SLOTS`].
     far: AtomicU64,
+    /// Entries of a cuckoo table that were moved since the mount.
+    moves: AtomicU64,
 }
 
 /// Slots beyond which a search is far.
@@ -120,6 +122,16 @@ impl Hashed {
     /// How often since the mount the first free slot or line was more than 64 of them from its home.
     pub fn far_searches(&self) -> u64 {
         self.far.load(Ordering::Relaxed)
+    }
+
+    /// Counts moved entries of a cuckoo table.
+    pub fn note_moves(&self, moves: u64) {
+        self.moves.fetch_add(moves, Ordering::Relaxed);
+    }
+
+    /// How many entries of a cuckoo table were moved since the mount.
+    pub fn moves(&self) -> u64 {
+        self.moves.load(Ordering::Relaxed)
     }
 
     /// How much presence knows.
@@ -188,6 +200,7 @@ impl BlockPool {
             hidden: Hidden::default(),
             known: AtomicU8::new(Known::Part as u8),
             far: AtomicU64::new(0),
+            moves: AtomicU64::new(0),
         });
         let rank = wal.locks().rank(LockKind::Allocator, 0);
         BlockPool {

@@ -5,7 +5,7 @@ use crate::code::Code;
 use crate::cuckoo_table::{CuckooTable, Found, entries_of};
 use crate::inode_record::InodeRecord;
 use std::rc::Rc;
-use terrace_format::cuckoo_map::{Buckets, Entry, is_free};
+use terrace_format::cuckoo_map::{BUCKET_ENTRIES, Buckets, Entry, is_free};
 
 /// Reads the table, once, and reports entries that cannot be, or lie where they may not.
 fn table(checker: &mut Checker<'_>) -> Rc<CuckooTable> {
@@ -37,6 +37,13 @@ fn table(checker: &mut Checker<'_>) -> Rc<CuckooTable> {
             entries.push(Found { entry, line });
         }
     }
+    let places = (buckets.count() * BUCKET_ENTRIES as u64).max(1);
+    let second = |found: &&Found| buckets.pair(found.entry.ino, found.entry.block)[1] == found.line;
+    let summary = &mut checker.summary.map;
+    summary.load_percent = entries.len() as u64 * 100 / places;
+    summary.stash_entries =
+        Some(entries.iter().filter(|found| buckets.stash().contains(&found.line)).count() as u64);
+    summary.second_bucket_entries = Some(entries.iter().filter(second).count() as u64);
     entries.sort_unstable_by_key(|found| (found.entry.ino, found.entry.block, found.line));
     let table = Rc::new(CuckooTable { entries });
     checker.cuckoo = Some(Rc::clone(&table));

@@ -81,6 +81,9 @@ pub fn judge(
     let (map, free) = (checker.geometry.map, checker.summary.pm_blocks.free);
     let slots = checker.geometry.block_count() - checker.geometry.first_pool_block().0;
     checker.summary.map.name = map.name();
-    checker.summary.map.load_percent = slots.saturating_sub(free) * 100 / slots.max(1);
+    // A cuckoo table was counted by its entries.
+    if checker.geometry.map_buckets() == 0 {
+        checker.summary.map.load_percent = slots.saturating_sub(free) * 100 / slots.max(1);
+    }
     checker.findings.into_report(checker.summary)
 }

@@ -61,12 +61,17 @@ pub struct PmBlocks {
 pub struct MapSummary {
     /// Its name.
     pub name: &'static str,
-    /// Blocks of the pool in use, in percent: the load of the table where the block table is the map.
+    /// Blocks of the pool in use, in percent: the load of the table where the block table is the map. Of a cuckoo table its
+    /// entries, in percent of the places in its buckets.
     pub load_percent: u64,
     /// Where the map has a reach: the largest distance of a block from its home, in slots or lines of its search.
     pub longest_distance: Option<u64>,
     /// Where the map has a reach: the stored bound of all distances.
     pub reach: Option<u64>,
+    /// Of a cuckoo table: entries in the stash.
+    pub stash_entries: Option<u64>,
+    /// Of a cuckoo table: entries that lie in the second bucket of their block, because the first was full or by a move.
+    pub second_bucket_entries: Option<u64>,
 }
 
 /// Counts of the pool's content.

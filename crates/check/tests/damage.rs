@@ -52,6 +52,8 @@ fn each_single_damage_gives_its_code() {
             found.longest_distance < Some(512) && found.reach.is_none_or(|reach| reach == 512),
             "{found:?}"
         );
+        let counted = (found.stash_entries, found.second_bucket_entries);
+        assert_eq!(counted, if kind == MapKind::Cuckoo { (Some(0), Some(1)) } else { (None, None) });
         for (row, (code, damage)) in damages.iter().enumerate() {
             let mut image = sound.clone();
             damage(&mut image);

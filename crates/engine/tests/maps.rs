@@ -321,3 +321,33 @@ fn all_maps_give_the_same_answers() {
     println!("{} operations through {} maps, {read} bytes read", histories * OPERATIONS, MAPS.len());
     assert!(read > histories * OPERATIONS * 100, "{read} bytes were read");
 }
+
+/// Status tells what there is to tell of a table of all files: reach and far searches, or stash and moves.
+#[test]
+fn status_tells_the_table_of_each_map() {
+    for row in MAPS {
+        let mut side = Side::new(row.name, row.kind, &MountOptions::default());
+        let ino = side.make();
+        let fs = side.fs();
+        // A cuckoo table of these makes room by moves.
+        for block in 0..440 {
+            if fs.write(ino, block * 7 * BLOCK, &[1; BLOCK as usize], WriteFlags::default(), W).is_err() {
+                break;
+            }
+        }
+        let Some(table) = fs.status().unwrap().table else {
+            assert!(!row.kind.is_shared(), "{}", row.name);
+            continue;
+        };
+        let is_cuckoo = row.kind == MapKind::Cuckoo;
+        assert!((50.0..=100.0).contains(&table.load_percent), "{}: {table:?}", row.name);
+        assert_eq!(
+            (table.reach.is_some(), table.far_searches.is_some()),
+            (!is_cuckoo, !is_cuckoo),
+            "{table:?}"
+        );
+        let (stash, moves) = (table.stash_entries, table.moves);
+        assert_eq!((stash.is_some(), moves.is_some()), (is_cuckoo, is_cuckoo), "{table:?}");
+        assert!(!is_cuckoo || stash <= Some(2) && moves >= Some(1), "{table:?}");
+    }
+}

@@ -145,7 +145,7 @@ impl<'a> MapGuard<'a> {
             Shared::Nothing | Shared::Leaf(_) => {}
             Shared::Presence(change) => change.committed(),
             Shared::Stripes(held, change) => {
-                drop(held);
+                held.committed();
                 change.into_iter().for_each(PresenceChange::committed);
             }
             Shared::Lines(claimed, change) => {
@@ -253,6 +253,15 @@ pub trait FileMap: Send + Sync {
 
     /// Whether an inode maps no block and has no page of the map, by its slot or by what memory knows.
     fn is_empty(&self, ino: Ino, slot: &InodeSlot) -> bool;
+
+    /// Reads what a map has to tell beside an unreadable block table, once, so that files can be judged
+    /// (`blocks::hidden`). Called without locks.
+    ///
+    /// # Errors
+    /// See [`FileMap`].
+    fn learn(&self) -> Result<()> {
+        Ok(())
+    }
 
     /// The room that a change lacks after `earlier` changes of its transaction; without a lack they do not fail for want of
     /// room.

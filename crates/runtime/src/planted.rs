@@ -62,6 +62,7 @@ pub enum Mistake {
     RunNotCorrected,
     EvictionClearsFirst,
     PresenceBeforeCommit,
+    SearchIgnoresMoves,
     ClaimIgnoresQuarantine,
     CursorIgnoresVersion,
     ProbeEndsAtFreeSlot,
@@ -298,11 +299,18 @@ pub const MISTAKES: &[(Mistake, &str, &str)] = &[
 ];
 
 /// Mistakes that a model under the scheduler finds (crates/models); the simulator does not search for them.
-pub const MODELLED: &[(Mistake, &str, &str)] = &[(
-    Mistake::ClaimIgnoresQuarantine,
-    "claim-ignores-quarantine",
-    "a claim that is short of blocks takes freed ones whose freeing record the checkpoint has not passed",
-)];
+pub const MODELLED: &[(Mistake, &str, &str)] = &[
+    (
+        Mistake::ClaimIgnoresQuarantine,
+        "claim-ignores-quarantine",
+        "a claim that is short of blocks takes freed ones whose freeing record the checkpoint has not passed",
+    ),
+    (
+        Mistake::SearchIgnoresMoves,
+        "search-ignores-moves",
+        "a search in the cuckoo map does not look whether the first bucket has changed when the second has no entry",
+    ),
+];
 
 #[cfg(feature = "simulation")]
 thread_local! {

@@ -180,8 +180,12 @@ fn show(found: &Value, verbose: bool) {
         words.iter().map(|(name, value)| format!("{name} {}", text(value))).collect();
     let table = &found["table"];
     if let Some(load) = table["load_percent"].as_f64() {
-        let (reach, far) = (text(&table["reach"]), text(&table["far_searches"]));
-        parts.insert(1, format!("({load:.0} % full, reach {reach}, {far} far searches)"));
+        let rest = if table["moves"].is_null() {
+            format!("reach {}, {} far searches", text(&table["reach"]), text(&table["far_searches"]))
+        } else {
+            format!("{} entries in the stash, {} moves", text(&table["stash_entries"]), text(&table["moves"]))
+        };
+        parts.insert(1, format!("({load:.0} % full, {rest})"));
     }
     if !found["threshold"].is_null() {
         parts.push(format!("threshold {} %", text(&found["threshold"])));

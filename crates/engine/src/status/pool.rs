@@ -9,11 +9,14 @@ use crate::status::placement::{PlacementStatus, placement_status};
 use crate::status::tiers::{TierStatus, tier_status};
 use serde::Serialize;
 use terrace_format::BLOCK_SIZE;
+use terrace_format::cuckoo_map::{BUCKET_ENTRIES, Buckets, is_free};
+use terrace_format::map_kind::MapKind;
 use terrace_migration::report::{MigrationReport, migration_report};
 use terrace_migration::requested::progress::RequestReport;
 use terrace_placement::Observation;
 use terrace_store::error::FsResult;
 use terrace_store::steering::learn::with_flows;
+use zerocopy::IntoBytes;
 
 /// The recovery of the last mount.
 #[derive(Debug, Clone, Serialize)]
@@ -59,7 +62,7 @@ pub struct FsStatus {
     pub tiers: Vec<TierStatus>,
     /// Kind of file map.
     pub map: &'static str,
-    /// The table that is the file map, where its distances are bounded.
+    /// The table that is the file map, where all files share one.
     pub table: Option<TableStatus>,
     /// Policy in force.
     pub policy: &'static str,
@@ -95,15 +98,22 @@ pub struct FsStatus {
     pub healthy: bool,
 }
 
-/// A table of all files that is the file map, with a bound of distances: the block table, or a clustered table.
+/// A table of all files that is the file map: the block table, a clustered table, or a cuckoo table.
 #[derive(Debug, Clone, Serialize)]
 pub struct TableStatus {
-    /// Blocks in use, in percent.
+    /// Blocks in use, in percent of all blocks, with a cuckoo table of the places in its buckets.
     pub load_percent: f64,
-    /// The stored reach: distances of blocks from their homes, in slots or lines, are below the reach. `None` when it cannot be read.
+    /// The stored reach: distances of blocks from their homes, in slots or lines, are below the reach. `None` with a cuckoo
+    /// table, and when it cannot be read.
     pub reach: Option<u64>,
-    /// How often since the mount the first free slot or line was more than 64 of them from its home.
-    pub far_searches: u64,
+    /// How often since the mount the first free slot or line was more than 64 of them from its home. `None` with a cuckoo
+    /// table.
+    pub far_searches: Option<u64>,
+    /// Entries in the stash of a cuckoo table. `None` with another table, and when the stash cannot be read.
+    pub stash_entries: Option<u64>,
+    /// Entries of a cuckoo table that were moved since the mount to make room, those into the stash included. `None` with
+    /// another table.
+    pub moves: Option<u64>,
 }
 
 /// A background step that panicked.
@@ -176,13 +186,37 @@ pub fn status(engine: &Engine) -> FsResult<FsStatus> {
 fn table_status(engine: &Engine) -> Option<TableStatus> {
     let blocks = engine.store.persistent.blocks();
     let geometry = blocks.wal().geometry();
-    let hashed = blocks.hashed().filter(|_| geometry.map.has_reach())?;
+    let hashed = blocks.hashed()?;
     let usage = blocks.usage();
+    let used = (usage.total - usage.free) as f64 * 100.0;
+    if geometry.map == MapKind::Cuckoo {
+        let places = geometry.map_buckets() * BUCKET_ENTRIES as u64;
+        return Some(TableStatus {
+            load_percent: used / places as f64,
+            reach: None,
+            far_searches: None,
+            stash_entries: stash_entries(engine, &Buckets::new(hashed.key, geometry)),
+            moves: Some(hashed.moves()),
+        });
+    }
     Some(TableStatus {
-        load_percent: (usage.total - usage.free) as f64 * 100.0 / usage.total as f64,
+        load_percent: used / usage.total as f64,
         reach: engine.store.persistent.pm().load_u64(geometry.map_reach()).ok(),
-        far_searches: hashed.far_searches(),
+        far_searches: Some(hashed.far_searches()),
+        stash_entries: None,
+        moves: None,
     })
+}
+
+/// Entries in the stash of a cuckoo table, counted while it may change.
+fn stash_entries(engine: &Engine, buckets: &Buckets) -> Option<u64> {
+    let mut entries = 0;
+    for line in buckets.stash() {
+        let mut words = [[0u64; 2]; BUCKET_ENTRIES];
+        engine.store.persistent.pm().read(buckets.line(line), words.as_mut_bytes()).ok()?;
+        entries += words.iter().filter(|words| !is_free(words)).count() as u64;
+    }
+    Some(entries)
 }
 
 fn log_status(engine: &Engine) -> LogStatus {

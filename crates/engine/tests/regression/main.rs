@@ -5,6 +5,7 @@ mod bad_sectors;
 mod content;
 mod copies;
 mod damage;
+mod damaged_tables;
 mod devices;
 mod fsync;
 mod helpers;

@@ -2,8 +2,8 @@
 //!
 //! A change works group by group, the blocks between two multiples of 16: runs end there.
 
+use super::group::Group;
 use super::lines::Lines;
-use super::read::Group;
 use super::stripes::Held;
 use super::table::{CuckooMap, Found, place_at, run_of};
 use crate::file_map::{Exchange, MapChange, MapGuard, MapInode, Mapping, PresenceChange};
@@ -56,7 +56,7 @@ impl CuckooMap {
             let key = self.key(ino, FileBlock(block));
             // The inode's lock is held: entries of its blocks move, and do not change.
             Ok(self
-                .search(&key, &|| self.is_absent(ino, key.block).unwrap_or(false))?
+                .search_judged(&key, &|| self.is_absent(ino, key.block).unwrap_or(false))?
                 .map(|found| found.entry))
         };
         let of_first = run(first)?;

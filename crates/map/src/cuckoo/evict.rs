@@ -3,14 +3,14 @@
 //! Invariant: the record of a move copies an entry and clears its old place together. Readers see a sequence change; a
 //! crash leaves both or none.
 
+use super::group::Group;
 use super::lines::Lines;
-use super::read::Group;
 use super::table::CuckooMap;
 use crate::file_map::MapGuard;
 use std::collections::HashSet;
-use terrace_format::Ino;
 use terrace_format::address::MAX_FILE_BLOCK;
 use terrace_format::cuckoo_map::{BUCKET_ENTRIES, Entry, Line, Move, Slot, find_moves, is_free};
+use terrace_format::{Corrupt, Ino};
 use terrace_wal::{MapRoom, NoSpace, Result, Tx};
 
 /// Searches for moves whose entries stay until they are locked.
@@ -40,7 +40,8 @@ impl CuckooMap {
                 None => self.move_into_stash(pair)?,
             };
             if let Some(lines) = self.locked_moves(&moves)? {
-                let held = lines.log_into(tx);
+                let mut held = lines.log_into(tx);
+                held.note_moves(self.hashed()?, moves.len() as u64);
                 wrong::clear_first(self, &moves)?;
                 return Ok(MapGuard::stripes(held, None));
             }
@@ -64,7 +65,7 @@ impl CuckooMap {
             let key = group.key(ino, block);
             known = Some((ino, group));
             let is_absent = self.is_absent(ino, key.block)?;
-            if self.search(&key, &|| is_absent)?.is_some() {
+            if self.search_judged(&key, &|| is_absent)?.is_some() {
                 continue;
             }
             let mut place = None;
@@ -81,22 +82,38 @@ impl CuckooMap {
     }
 
     /// The move of an entry of two full buckets into the stash.
+    ///
+    /// # Errors
+    /// The damage where no entry of the buckets can be read, or a line of the stash cannot and the others are full; no space
+    /// where all of the stash is full.
     fn move_into_stash(&self, pair: [u64; 2]) -> Result<Vec<Move>> {
-        let mut from = None;
+        let (mut from, mut damage) = (None, None);
         for line in pair {
             let is_movable = |words: &[u64; 2]| {
                 Entry::decode(*words).is_some_and(|entry| self.buckets.is_home(&entry, line))
             };
-            let slot = self.read_whole_line(line)?.iter().position(is_movable);
-            from = from.or(slot.map(|slot| (line, slot)));
-        }
-        for line in self.buckets.stash() {
-            let Ok(entries) = self.read_whole_line(line) else { continue };
-            if let (Some(from), Some(slot)) = (from, entries.iter().position(is_free)) {
-                return Ok(vec![Move { from, to: (line, slot) }]);
+            match self.read_whole_line(line) {
+                Ok(entries) => from = from.or(entries.iter().position(is_movable).map(|slot| (line, slot))),
+                Err(error) => damage = damage.or(Some(error)),
             }
         }
-        Err(NoSpace::Pm.into())
+        let Some(from) = from else {
+            return Err(damage.unwrap_or_else(|| {
+                let site = format!("cuckoo table, buckets {} and {}", pair[0], pair[1]);
+                Corrupt::new(site, "an entry that belongs there", "none").into()
+            }));
+        };
+        for line in self.buckets.stash() {
+            match self.read_whole_line(line) {
+                Ok(entries) => {
+                    if let Some(slot) = entries.iter().position(is_free) {
+                        return Ok(vec![Move { from, to: (line, slot) }]);
+                    }
+                }
+                Err(error) => damage = damage.or(Some(error)),
+            }
+        }
+        Err(damage.unwrap_or(NoSpace::Pm.into()))
     }
 
     /// The lines of moves with the moves done; `None` when an entry or a place has changed before the locks were taken.

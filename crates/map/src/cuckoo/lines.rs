@@ -70,16 +70,13 @@ impl<'m> Lines<'m> {
         Ok(())
     }
 
-    /// The entry of a key. A bucket that cannot be read hides it only where the key may be there.
+    /// The entry of a key. A line that cannot be read hides an entry only where the key may be there.
     pub fn find(&mut self, key: &Key) -> Result<Option<Found>> {
         let mut unreadable = None;
         for line in key.pair {
-            match self.line(line) {
-                Ok(entries) => {
-                    if let Some(found) = hit(line, &entries, key)? {
-                        return Ok(Some(found));
-                    }
-                }
+            match self.line(line).and_then(|entries| hit(line, &entries, key)) {
+                Ok(None) => {}
+                Ok(found) => return Ok(found),
                 Err(error) => unreadable = unreadable.or(Some(error)),
             }
         }
@@ -87,15 +84,14 @@ impl<'m> Lines<'m> {
         if self.map.is_stash_used() && !self.map.is_absent(key.ino, key.block)? {
             self.held.add_stash(self.map.buckets.stash().start);
             for line in self.map.buckets.stash() {
-                if let Some(found) = hit(line, &self.line(line)?, key)? {
-                    return Ok(Some(found));
+                match self.line(line).and_then(|entries| hit(line, &entries, key)) {
+                    Ok(None) => {}
+                    Ok(found) => return Ok(found),
+                    Err(error) => unreadable = unreadable.or(Some(error)),
                 }
             }
         }
-        match unreadable {
-            Some(error) if !self.map.is_absent(key.ino, key.block)? => Err(error),
-            _ => Ok(None),
-        }
+        self.map.judge_missing(key, unreadable).map(|()| None)
     }
 
     /// A free place in the buckets of a key. A bucket that cannot be read has none.

@@ -16,9 +16,12 @@
 //! Locks: an entry is under its inode's lock, but for its place: moves of other files change that. So lines have stripes
 //! (`stripes`): whatever changes a line holds its stripe until the stores are issued, and readers look at sequences.
 
+mod announce;
 mod change;
 mod evict;
+mod group;
 mod lines;
+mod lost;
 mod one_block;
 mod read;
 mod stripes;
@@ -29,10 +32,10 @@ pub use table::CuckooMap;
 
 use self::change::{ENTRY_BYTES, RUN_BYTES};
 use crate::file_map::{Exchange, FileMap, Freed, MapChange, MapGuard, MapInode, MapRecord, Mapped, Mapping};
+use crate::hidden::is_whole;
 use crate::map_row::MapRow;
 use std::sync::Arc;
 use terrace_blocks::Claim;
-use terrace_blocks::pool::Known;
 use terrace_format::inode::InodeSlot;
 use terrace_format::map_kind::MapKind;
 use terrace_format::{FileBlock, Ino, PmBlock};
@@ -67,7 +70,11 @@ impl FileMap for CuckooMap {
     }
 
     fn is_empty(&self, ino: Ino, _: &InodeSlot) -> bool {
-        self.hashed().is_ok_and(|hashed| hashed.known() == Known::All && hashed.presence.is_empty(ino))
+        self.hashed().is_ok_and(|hashed| is_whole(hashed, ino) && hashed.presence.is_empty(ino))
+    }
+
+    fn learn(&self) -> Result<()> {
+        self.learn_all(self.hashed()?)
     }
 
     fn missing_room(&self, earlier: &[MapChange], change: &MapChange) -> Result<Option<MapRoom>> {

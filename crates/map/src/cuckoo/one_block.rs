@@ -28,9 +28,13 @@ impl CuckooMap {
         let (mut found, mut free) = (None, None);
         for line in key.pair {
             let Ok(entries) = self.read_line(line) else { return Ok(None) };
-            if let Some(Found { slot, entry }) = hit(line, &entries, &key)? {
-                found = Some((slot, entry));
-                break;
+            match hit(line, &entries, &key) {
+                Ok(None) => {}
+                Ok(Some(Found { slot, entry })) => {
+                    found = Some((slot, entry));
+                    break;
+                }
+                Err(_) => return Ok(None),
             }
             free = free.or_else(|| entries.iter().position(is_free).map(|slot| (line, slot)));
         }
@@ -39,10 +43,14 @@ impl CuckooMap {
             (None, Some(slot)) if !self.is_stash_used() => (slot, None),
             _ => return Ok(None),
         };
+        let is_all_known = self.hashed()?.known() == Known::All;
+        if old.is_none() && !is_all_known {
+            self.judge_missing(&key, None)?;
+        }
         let earlier = old.map(|old| self.mapping(&old, block)).transpose()?;
         let mut presence = PresenceChange::new(self);
         // Before the end of the scan the block may not be known yet, and the scan may pass both of its places.
-        let is_to_add = old.is_none() || self.hashed()?.known() != Known::All;
+        let is_to_add = old.is_none() || !is_all_known;
         if is_to_add && !presence.add(ino, block) && old.is_none() {
             // Its entry is lost, or the scan was faster.
             return Ok(None);

@@ -1,46 +1,24 @@
 //! Cuckoo map: look-ups, and lists of blocks.
 
+use super::announce::Announced;
+use super::group::Group;
 use super::table::{CuckooMap, Key, run_of};
 use crate::file_map::{MapInode, Mapped, Mapping};
-use terrace_blocks::pool::{Hashed, Known};
+use crate::hidden::{is_whole, keep_shown};
+use terrace_blocks::pool::Known;
 use terrace_format::address::MAX_FILE_BLOCK;
-use terrace_format::cuckoo_map::{Entry, RUN_BLOCKS, is_free};
-use terrace_format::{Corrupt, FileBlock, Ino};
+use terrace_format::cuckoo_map::Entry;
+use terrace_format::{Corrupt, FileBlock};
 use terrace_wal::{Error, Result};
-
-/// Buckets of the blocks between two multiples of 16, computed together.
-pub(super) struct Group {
-    first: u64,
-    pairs: [[u64; 2]; RUN_BLOCKS as usize],
-}
-
-impl Group {
-    /// The group of a block.
-    pub fn of(map: &CuckooMap, ino: Ino, block: u64) -> Group {
-        let first = block / RUN_BLOCKS * RUN_BLOCKS;
-        let mut pairs = [[0; 2]; RUN_BLOCKS as usize];
-        map.buckets.pairs(ino, FileBlock(first), &mut pairs);
-        Group { first, pairs }
-    }
-
-    pub fn has(&self, block: u64) -> bool {
-        block / RUN_BLOCKS * RUN_BLOCKS == self.first
-    }
-
-    pub fn key(&self, ino: Ino, block: u64) -> Key {
-        let pair = self.pairs.get((block % RUN_BLOCKS) as usize).copied().unwrap_or_default();
-        Key { ino, block: FileBlock(block), pair }
-    }
-}
 
 impl CuckooMap {
     /// The entry of a key; a block that has to be there and is not is damage.
     fn find(&self, key: &Key) -> Result<Option<Entry>> {
         let hashed = self.hashed()?;
         // Before the search: the scan may end during it.
-        let known = hashed.known();
-        let is_absent = || known == Known::All && !hashed.presence.contains(key.ino, key.block);
-        let found = self.search(key, &is_absent)?;
+        let is_whole = is_whole(hashed, key.ino);
+        let is_absent = || is_whole && !hashed.presence.contains(key.ino, key.block);
+        let found = self.search_judged(key, &is_absent)?;
         if found.is_none() && hashed.presence.requires(key.ino, key.block) {
             let site = format!("cuckoo table, block {} of inode {}", key.block, key.ino);
             let expected = format!("an entry in bucket {} or {}", key.pair[0], key.pair[1]);
@@ -67,36 +45,19 @@ impl CuckooMap {
         let end = first.0.saturating_add(out.len() as u64).min(MAX_FILE_BLOCK.0 + 1);
         let (out, behind) = out.split_at_mut(end.saturating_sub(first.0) as usize);
         behind.fill(None);
+        let mut announced = Announced::new(self, inode.ino, first.0, first.0.max(end));
         let mut group: Option<Group> = None;
         let mut run: Option<Entry> = None;
         for (block, out) in (first.0..).zip(out) {
             if !run.is_some_and(|entry| run_of(&entry).contains(&block)) {
                 let known = group.take().filter(|group| group.has(block));
                 let known = known.unwrap_or_else(|| Group::of(self, inode.ino, block));
+                announced.before(&known, block);
                 run = self.find(&known.key(inode.ino, block))?;
                 group = Some(known);
             }
             *out = run.map(|entry| self.mapping(&entry, FileBlock(block))).transpose()?;
         }
-        Ok(())
-    }
-
-    /// Enters the blocks of all entries, where the scan of the block table has met a line that it could not read. Once in a
-    /// mount; a block that comes, goes or moves meanwhile is entered or taken out by its change.
-    fn learn_all(&self, hashed: &Hashed) -> Result<()> {
-        for line in self.buckets.lines() {
-            // A change that clears an entry holds the stripe, and takes the bit out afterwards.
-            let _held = self.stripes.lock([line]);
-            for words in self.read_line(line)?.into_iter().filter(|words| !is_free(words)) {
-                let Some(entry) = Entry::decode(words) else {
-                    let site = format!("cuckoo table, line {line}");
-                    let found = format!("{:#x} {:#x}", words[0], words[1]);
-                    return Err(Corrupt::new(site, "a block of a file", found).into());
-                };
-                hashed.presence.insert(entry.ino, entry.block);
-            }
-        }
-        hashed.learned_from_map();
         Ok(())
     }
 
@@ -115,7 +76,10 @@ impl CuckooMap {
             Known::Doubtful => self.learn_all(hashed)?,
         }
         let mut blocks = Vec::new();
-        let next = hashed.presence.list(inode.ino, range, most, &mut blocks);
+        let mut next = hashed.presence.list(inode.ino, range, most, &mut blocks);
+        if hashed.known() == Known::Doubtful && !inode.is_nowhere() {
+            next = keep_shown(hashed, inode.ino, range, next, &mut blocks)?;
+        }
         let mut run: Option<Entry> = None;
         for block in blocks {
             if !run.is_some_and(|entry| run_of(&entry).contains(&block.0)) {

@@ -6,6 +6,7 @@
 //! Lock order: after the catalog's shards, before the allocator and the lanes (L1).
 
 use smallvec::SmallVec;
+use terrace_blocks::pool::Hashed;
 use terrace_format::cuckoo_map::Buckets;
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering, fence};
 use terrace_runtime::sync::{LockKind, PoolLocks, RankedGuard, RankedMutex};
@@ -61,7 +62,7 @@ impl Stripes {
         let mut wanted: SmallVec<[u32; 8]> = lines.into_iter().map(|line| self.of(line)).collect();
         wanted.sort_unstable();
         wanted.dedup();
-        let mut held = Held { storing: SmallVec::new(), guards: SmallVec::new(), stripes: self };
+        let mut held = Held { storing: SmallVec::new(), guards: SmallVec::new(), stripes: self, moved: None };
         wanted.into_iter().for_each(|number| held.take(number));
         held
     }
@@ -75,6 +76,8 @@ pub(crate) struct Held<'a> {
     /// By number, ascending.
     guards: SmallVec<[(u32, RankedGuard<'a, ()>); 4]>,
     stripes: &'a Stripes,
+    /// Where the moves of the change are counted, and their number.
+    moved: Option<(&'a Hashed, u64)>,
 }
 
 impl<'a> Held<'a> {
@@ -108,6 +111,18 @@ impl<'a> Held<'a> {
             }
         }
         fence(Ordering::Release);
+    }
+
+    /// The change moves entries: they are counted when its record is committed.
+    pub fn note_moves(&mut self, hashed: &'a Hashed, moves: u64) {
+        self.moved = Some((hashed, moves));
+    }
+
+    /// The stores are issued.
+    pub fn committed(mut self) {
+        if let Some((hashed, moves)) = self.moved.take() {
+            hashed.note_moves(moves);
+        }
     }
 
     fn step(&self, number: u32) {

@@ -24,17 +24,17 @@ fn row() -> usize {
     MAPS.iter().position(|row| row.name == "cuckoo").unwrap()
 }
 
-fn recorded(size: u64) -> (Arc<RecordedPm>, Geometry) {
+pub fn recorded(size: u64) -> (Arc<RecordedPm>, Geometry) {
     let (bytes, geometry) = image(MAPS[row()].kind, size, u64::MAX / 2);
     (Arc::new(RecordedPm::from_image(bytes)), geometry)
 }
 
-fn opened(pm: &Arc<RecordedPm>, geometry: Geometry, seed: u64) -> ModelledMap {
+pub fn opened(pm: &Arc<RecordedPm>, geometry: Geometry, seed: u64) -> ModelledMap {
     ModelledMap::open(Arc::clone(pm) as Arc<dyn PmMedium>, geometry, &MAPS[row()], seed)
 }
 
 /// Entries, by whether they lie in the stash.
-fn counted(maps: &ModelledMap) -> (usize, usize) {
+pub fn counted(maps: &ModelledMap) -> (usize, usize) {
     let stash = Buckets::new(UUID, maps.wal.geometry()).stash();
     let count = |in_stash: bool| {
         let lines = lines(maps).into_iter().filter(|(line, _)| stash.contains(line) == in_stash);
@@ -44,7 +44,7 @@ fn counted(maps: &ModelledMap) -> (usize, usize) {
 }
 
 /// Blocks of inode 1 in the two buckets of block 0.
-fn colliding(geometry: &Geometry, count: usize) -> Vec<u64> {
+pub fn colliding(geometry: &Geometry, count: usize) -> Vec<u64> {
     let buckets = Buckets::new(UUID, geometry);
     let mut pair = buckets.pair(Ino(1), FileBlock(0));
     pair.sort_unstable();
@@ -64,6 +64,13 @@ pub fn lines(maps: &ModelledMap) -> BTreeMap<u64, [[u64; 2]; 4]> {
         maps.pm.read(buckets.line(line), words.as_mut_bytes()).ok().map(|()| (line, words))
     };
     buckets.lines().filter_map(read).collect()
+}
+
+/// The line of a block of inode 1.
+pub fn line_of(maps: &ModelledMap, block: u64) -> u64 {
+    let key = Entry::key(Ino(1), FileBlock(block));
+    let has = |words: &[[u64; 2]; 4]| words.iter().any(|words| words[0] >> 1 == key);
+    lines(maps).into_iter().find(|(_, words)| has(words)).unwrap().0
 }
 
 /// The table holds the entries of a model once, in buckets of their keys, and all entries of a run tell the same run.

@@ -5,6 +5,8 @@
 mod clustered;
 mod crash;
 mod cuckoo;
+mod cuckoo_damage;
+mod cuckoo_loads;
 mod cursor;
 mod damage;
 mod extent;

@@ -1,4 +1,4 @@
-//! Judges whether a file may have blocks in entries of the block table that cannot be read, where the table is the file map:
+//! Judges whether a file may have blocks in entries of a shared table that cannot be read, where no other table has them:
 //! its known blocks are counted against the number in its slot.
 
 use crate::attempt::with_pages::reading;
@@ -17,6 +17,7 @@ use terrace_format::{FileBlock, Ino};
 /// ESTALE; EIO.
 pub fn judge_hidden(store: &Store, ino: Ino) -> FsResult<()> {
     let Some(hashed) = store.persistent.blocks().hashed() else { return Ok(()) };
+    store.persistent.map().learn()?;
     reading(store, Wait::Allowed, || {
         let _guard = store.inodes.locks().read(ino);
         let inode = load_to_read(store, ino)?;

@@ -1,0 +1,96 @@
+//! Cuckoo map: look-ups and lists where lines of the table cannot be read.
+//!
+//! A block that no readable line has is absent when memory knows all blocks of its file. The block table tells them; where
+//! entries of it are lost, too, the map is read once, and each file that asks is judged by the number of its blocks
+//! (`blocks::hidden`). No block is taken for absent that may lie in a lost entry (I8).
+
+use super::table::{CuckooMap, Found, Key, damaged_entry};
+use std::collections::BTreeMap;
+use terrace_blocks::pool::{Hashed, Known};
+use terrace_blocks::unreadable::LostLines;
+use terrace_format::cuckoo_map::{Entry, Words, is_free};
+use terrace_wal::{Error, Result};
+
+impl CuckooMap {
+    /// As [`Self::search`]; a block that is found nowhere is absent, or the answer is an error.
+    pub(super) fn search_judged(&self, key: &Key, is_absent: &dyn Fn() -> bool) -> Result<Option<Found>> {
+        let (found, error) = match self.search(key, is_absent) {
+            Ok(found) => (found, None),
+            Err(error) => (None, Some(error)),
+        };
+        if found.is_none() {
+            self.judge_missing(key, error)?;
+        }
+        Ok(found)
+    }
+
+    /// Refuses a block that no readable line has and that may be there all the same. `error` is that of an unreadable line.
+    pub(super) fn judge_missing(&self, key: &Key, error: Option<Error>) -> Result<()> {
+        let hashed = self.hashed()?;
+        let known = hashed.known();
+        if self.is_absent(key.ino, key.block)? {
+            return Ok(());
+        }
+        if hashed.presence.contains(key.ino, key.block) {
+            return error.map_or(Ok(()), Err);
+        }
+        match known {
+            Known::Part if error.is_none() && self.is_sound_around(key) => Ok(()),
+            // The scan may have ended meanwhile: the operation starts again.
+            Known::Part | Known::All => Err(Error::TableUnread),
+            Known::Doubtful if !hashed.hidden.has_lost_lines() => Err(Error::Hidden(key.ino)),
+            Known::Doubtful => {
+                let home = hashed.homes.home(key.ino, key.block);
+                hashed.hidden.refuse(&hashed.homes, &hashed.presence, (key.ino, key.block), home)
+            }
+        }
+    }
+
+    /// Whether all entries of the lines of a key belong there: a damaged word may be that of the key.
+    fn is_sound_around(&self, key: &Key) -> bool {
+        let stash = self.is_stash_used().then(|| self.buckets.stash());
+        let mut lines = key.pair.into_iter().chain(stash.into_iter().flatten());
+        lines.all(|line| {
+            let is_home = |words: &Words| self.home_entry(line, words).is_some();
+            self.read_whole_line(line)
+                .is_ok_and(|line| line.iter().all(|words| is_free(words) || is_home(words)))
+        })
+    }
+
+    /// The entry that words stand for, if it may lie in a line.
+    fn home_entry(&self, line: u64, words: &Words) -> Option<Entry> {
+        Entry::decode(*words).filter(|entry| self.buckets.is_home(entry, line))
+    }
+
+    /// Enters the blocks of all entries, where the scan of the block table has met a line that it could not read. Once in a
+    /// mount; a block that comes, goes or moves meanwhile is entered or taken out by its change. The caller holds no stripe.
+    pub(super) fn learn_all(&self, hashed: &Hashed) -> Result<()> {
+        if hashed.known() != Known::Doubtful || hashed.hidden.has_lost_lines() {
+            return Ok(());
+        }
+        let mut lost = BTreeMap::new();
+        for line in self.buckets.lines() {
+            // A change that clears an entry holds the stripe, and takes the bit out afterwards.
+            let _held = self.stripes.lock([line]);
+            let entries = match self.read_line(line) {
+                Ok(entries) => entries,
+                Err(error) => {
+                    lost.insert(line, error);
+                    continue;
+                }
+            };
+            for words in entries.iter().filter(|words| !is_free(words)) {
+                match self.home_entry(line, words) {
+                    Some(entry) => _ = hashed.presence.insert(entry.ino, entry.block),
+                    None => _ = lost.entry(line).or_insert_with(|| damaged_entry(line, words)),
+                }
+            }
+        }
+        if lost.is_empty() {
+            hashed.learned_from_map();
+        } else {
+            hashed.hidden.set_lost_lines(LostLines::new(self.buckets.clone(), lost));
+        }
+        Ok(())
+    }
+}
