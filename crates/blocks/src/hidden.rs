@@ -6,8 +6,8 @@
 //! slot of the inode has the number of all its blocks, and when those that are known add up to it, a hidden block can lie
 //! only over a cold block.
 //!
-//! Where a cuckoo table is the map, the table is read once, too: a block can be hidden only if a line that may have its entry
-//! is lost as well ([`LostLines`]).
+//! Where a table beside is the map (cuckoo, clustered), that is read once, too: a block can be hidden only if a line that may
+//! have its entry is lost as well ([`LostLines`]).
 //!
 //! Invariants:
 //! 1. What is said of a file stays true until the unmount: no entry becomes hidden after the scan, a hidden entry is never
@@ -97,13 +97,13 @@ impl Hidden {
         self.unreadable.read().runs.is_empty()
     }
 
-    /// The lines of a cuckoo table that are lost: the others have told their blocks.
+    /// The lines of a table beside that are lost: the others have told their blocks.
     pub fn set_lost_lines(&self, lines: LostLines) {
         tracing::error!("lines of the map are lost, and entries of the block table: {lines}");
         self.unreadable.write().lines.get_or_insert(lines);
     }
 
-    /// Whether a cuckoo table has told its lost lines.
+    /// Whether a table beside has told its lost lines.
     pub fn has_lost_lines(&self) -> bool {
         self.unreadable.read().lines.is_some()
     }
@@ -133,7 +133,7 @@ impl Hidden {
         }
     }
 
-    /// As [`Self::left`], while the lost lines of a cuckoo table are not known yet.
+    /// As [`Self::left`], while the lost lines of a table beside are not known yet.
     pub fn note_gone(&self, ino: Ino, block: FileBlock) {
         let mut judged = self.judged.write();
         if judged.gone.len() < MOST_GONE {
@@ -229,22 +229,23 @@ impl Hidden {
         }
     }
 
-    /// Judges a file by the number of its blocks, in PM or below, and its cold blocks as runs: first block and length. The
-    /// caller holds its lock, at least shared.
+    /// Judges a file by the number of its blocks, in PM or below, those that its slot has beside presence, and its cold blocks
+    /// as runs: first block and length. The caller holds its lock, at least shared.
     pub fn judge(
         &self,
         homes: &Homes,
         presence: &Presence,
         ino: Ino,
-        blocks: u64,
+        (blocks, in_slot): (u64, &[FileBlock]),
         cold: &[(FileBlock, u32)],
     ) {
-        let mut known = presence.count(ino, FileBlock(0), FileBlock(u64::MAX));
+        let mut known = presence.count(ino, FileBlock(0), FileBlock(u64::MAX)) + in_slot.len() as u64;
         let mut over = BTreeSet::new();
         for (first, length) in cold {
             let end = first.plus(u64::from(*length));
             assert!(*first < end, "a run of no cold blocks at block {first} of inode {ino}");
-            known += u64::from(*length) - presence.count(ino, *first, end);
+            let in_both = in_slot.iter().filter(|block| (*first..end).contains(block)).count() as u64;
+            known += u64::from(*length) - presence.count(ino, *first, end) - in_both;
             self.visit(homes, (ino, first.0..end.0), |block, _| {
                 if !presence.contains(ino, block) && !self.judged.read().gone.contains(&(ino, block)) {
                     over.insert(block);
@@ -301,7 +302,7 @@ mod tests {
         let both = unreadable_slots.map(|slots| [(Placement::Linear, slots), (Placement::Groups, slots)]);
         for (placement, slots) in both.into_iter().flatten() {
             let (homes, presence, hidden) = unreadable(placement, slots);
-            hidden.judge(&homes, &presence, INO, 1, &[]);
+            hidden.judge(&homes, &presence, INO, (1, &[]), &[]);
             let refused = |block: &u64| {
                 let home = homes.home(INO, FileBlock(*block));
                 hidden.refuse(&homes, &presence, (INO, FileBlock(*block)), home).is_err()
@@ -332,18 +333,18 @@ mod tests {
         presence.insert(INO, FileBlock(near[0]));
         presence.insert(INO, FileBlock(9000));
         let cold = [(FileBlock(near[0]), 4)];
-        hidden.judge(&homes, &presence, INO, 5, &cold);
+        hidden.judge(&homes, &presence, INO, (5, &[]), &cold);
         let over: Vec<u64> =
             near.iter().copied().filter(|b| (near[0] + 1..near[0] + 4).contains(b)).collect();
         assert_eq!(shown(INO, u64::MAX).is_ok(), over.is_empty());
         assert_eq!(shown(INO, near[0] + 1).unwrap(), FileBlock(near[0] + 1));
-        hidden.judge(&homes, &presence, Ino(8), 0, &[]);
+        hidden.judge(&homes, &presence, Ino(8), (0, &[]), &[]);
         assert_eq!((shown(Ino(8), u64::MAX).unwrap(), hidden.is_sound(Ino(8))), (FileBlock(u64::MAX), true));
         // A block too few, and a block too many: a damaged count.
         for (ino, blocks) in [(Ino(9), 1), (Ino(10), 3)] {
             presence.insert(ino, FileBlock(0));
             presence.insert(ino, FileBlock(1));
-            hidden.judge(&homes, &presence, ino, blocks, &[]);
+            hidden.judge(&homes, &presence, ino, (blocks, &[]), &[]);
             assert!(matches!(shown(ino, u64::MAX), Err(Error::Corrupt(_))) && !hidden.is_sound(ino));
         }
     }
@@ -355,7 +356,7 @@ mod tests {
             (Homes::over([3; 16], Placement::Linear, PmBlock(0), PmBlock(slots)), Hidden::default());
         hidden.set_reach(2);
         hidden.meet(PmBlock(77), impossible(PmBlock(77), 5));
-        hidden.judge(&homes, &Presence::default(), INO, 1, &[]);
+        hidden.judge(&homes, &Presence::default(), INO, (1, &[]), &[]);
         let (mut at, mut calls) = (FileBlock(0), 0);
         let end = loop {
             match hidden.shown(&homes, &Presence::default(), INO, (at, FileBlock(u64::MAX))) {

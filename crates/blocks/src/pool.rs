@@ -14,8 +14,8 @@ use crate::presence::Presence;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use terrace_format::homes::Homes;
-use terrace_format::inode::DIRECT_BLOCKS;
-use terrace_format::{Corrupt, FileBlock, Lsn, PmBlock};
+use terrace_format::inode::{DIRECT_BLOCKS, InodeSlot};
+use terrace_format::{Corrupt, FileBlock, Ino, Lsn, PmBlock};
 use terrace_runtime::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use terrace_runtime::sync::{LockKind, Mutex, RankedMutex};
 use terrace_wal::{Error, Result, Wal};
@@ -109,6 +109,14 @@ impl Hashed {
     pub fn learned_from_map(&self) {
         assert!(!self.is_placing, "the block table is the map");
         self.know(Known::All);
+    }
+
+    /// Judges a file by its slot and its cold blocks ([`Hidden::judge`]). The caller holds its lock, at least shared.
+    pub fn judge(&self, ino: Ino, slot: &InodeSlot, cold: &[(FileBlock, u32)]) {
+        let pointers = (0..self.first_present.0).map(FileBlock).zip(&slot.direct);
+        let in_slot: Vec<_> =
+            pointers.filter(|(_, pointer)| pointer.get() != 0).map(|(block, _)| block).collect();
+        self.hidden.judge(&self.homes, &self.presence, ino, (slot.blocks.get(), &in_slot), cold);
     }
 
     /// Counts a search for a free slot or line that passed so many.

@@ -1,9 +1,10 @@
-//! Unreadable parts of the tables that tell the blocks of files: slots of the block table, and lines of a cuckoo table.
+//! Unreadable parts of the tables that tell the blocks of files: slots of the block table, and lines of a map that is a
+//! table beside.
 
+use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
 use std::ops::Range;
-use terrace_format::cuckoo_map::Buckets;
 use terrace_format::homes::{Home, Homes, Placement};
 use terrace_format::{FileBlock, Ino, PmBlock};
 use terrace_wal::Error;
@@ -21,7 +22,7 @@ pub(crate) struct Run {
 #[derive(Debug, Default)]
 pub(crate) struct Unreadable {
     pub runs: Vec<Run>,
-    /// Lost lines of a cuckoo table, once the table was read.
+    /// Lost lines of a map that is a table beside, once that was read.
     pub lines: Option<LostLines>,
 }
 
@@ -75,23 +76,31 @@ impl Unreadable {
     }
 }
 
-/// Lost lines, and why each is lost.
-#[derive(Debug)]
+/// The lines of a table in which the entry of a block may lie, as ranges.
+pub type LinesOf = Box<dyn Fn(Ino, FileBlock) -> SmallVec<[Range<u64>; 3]> + Send + Sync>;
+
+/// Lost lines of a map that is a table of lines, and why each is lost.
 pub struct LostLines {
-    buckets: Buckets,
+    lines_of: LinesOf,
     lines: BTreeMap<u64, Error>,
 }
 
 impl LostLines {
     /// The lost lines of a table of which all lines were read.
-    pub fn new(buckets: Buckets, lines: BTreeMap<u64, Error>) -> LostLines {
-        LostLines { buckets, lines }
+    pub fn new(lines_of: LinesOf, lines: BTreeMap<u64, Error>) -> LostLines {
+        LostLines { lines_of, lines }
     }
 
-    /// Why the entry of a block may be lost, if it may: in a bucket of the block, or in the stash.
+    /// Why the entry of a block may be lost, if it may.
     pub(crate) fn why(&self, ino: Ino, block: FileBlock) -> Option<Error> {
-        let of_pair = self.buckets.pair(ino, block).into_iter().find_map(|line| self.lines.get(&line));
-        of_pair.or_else(|| self.lines.range(self.buckets.stash()).map(|(_, why)| why).next()).cloned()
+        let ranges = (self.lines_of)(ino, block);
+        ranges.into_iter().find_map(|range| self.lines.range(range).next()).map(|(_, why)| why.clone())
+    }
+}
+
+impl fmt::Debug for LostLines {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LostLines").field("lines", &self.lines).finish_non_exhaustive()
     }
 }
 

@@ -78,6 +78,13 @@ impl Piece {
         }
     }
 
+    /// The blocks that bits stand for and that a line may map.
+    pub fn blocks(&self, bits: u16) -> impl Iterator<Item = FileBlock> + use<> {
+        let piece = *self;
+        let indexes = (0..PIECE_BLOCKS as usize).filter(move |index| bits >> index & 1 == 1);
+        indexes.filter(move |index| piece.has(*index)).map(move |index| piece.first().plus(index as u64))
+    }
+
     /// Whether a line may map a block of the piece, by its number in the piece: not in the slot, and possible.
     pub fn has(&self, index: usize) -> bool {
         let block = self.first().0 + index as u64;

@@ -8,7 +8,7 @@ use terrace_blocks::hidden::{impossible, is_possible};
 use terrace_blocks::pool::{Hashed, Known};
 use terrace_format::homes::Home;
 use terrace_format::{FileBlock, Ino, PmBlock};
-use terrace_wal::Result;
+use terrace_wal::{Error, Result};
 use zerocopy::little_endian::U64;
 
 /// Refuses a block that memory does not know and that may lie in an unreadable entry.
@@ -25,6 +25,43 @@ pub(crate) fn refuse_hidden(hashed: &Hashed, known: Known, at: (Ino, FileBlock),
 pub(crate) fn note_left(hashed: Option<&Hashed>, ino: Ino, block: FileBlock) {
     if let Some(hashed) = hashed.filter(|hashed| hashed.known() == Known::Doubtful) {
         hashed.hidden.left(&hashed.homes, ino, block);
+    }
+}
+
+/// As [`note_left`], for a map that is a table beside: its lost lines may not be known yet.
+pub(crate) fn note_left_of_table(hashed: &Hashed, ino: Ino, block: FileBlock) {
+    match hashed.known() {
+        Known::Part | Known::All => {}
+        Known::Doubtful if hashed.hidden.has_lost_lines() => hashed.hidden.left(&hashed.homes, ino, block),
+        Known::Doubtful => hashed.hidden.note_gone(ino, block),
+    }
+}
+
+/// Refuses a block that no readable line of a table beside has and that may be there all the same. `error` is that of a line
+/// that is unreadable or damaged; `is_sound` tells whether all lines that may have the block are sound.
+pub(crate) fn judge_missing(
+    hashed: &Hashed,
+    (ino, block): (Ino, FileBlock),
+    error: Option<&Error>,
+    is_sound: impl FnOnce() -> bool,
+) -> Result<()> {
+    let known = hashed.known();
+    let is_known = hashed.presence.contains(ino, block);
+    if !is_known && is_whole(hashed, ino) {
+        return Ok(());
+    }
+    if is_known {
+        return error.map_or(Ok(()), |error| Err(error.clone()));
+    }
+    match known {
+        Known::Part if error.is_none() && is_sound() => Ok(()),
+        // The scan may have ended meanwhile: the operation starts again.
+        Known::Part | Known::All => Err(Error::TableUnread),
+        Known::Doubtful if !hashed.hidden.has_lost_lines() => Err(Error::Hidden(ino)),
+        Known::Doubtful => {
+            let home = hashed.homes.home(ino, block);
+            hashed.hidden.refuse(&hashed.homes, &hashed.presence, (ino, block), home)
+        }
     }
 }
 

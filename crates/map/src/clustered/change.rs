@@ -75,11 +75,18 @@ impl<'m> Changing<'m> {
     /// Claims the first free line of a piece. Gives the reach that it needs, if that is not the stored one yet.
     fn claim(&mut self, piece: Piece) -> Result<Option<u64>> {
         let (map, home) = (self.map, self.map.lines.home(piece));
+        let mut lost = None;
         for distance in 0..map.lines.count() {
             let number = map.lines.ahead(home, distance);
             // A line that cannot be read is not free.
-            let is_free = || map.read_key(number).is_ok_and(|key| key == 0);
-            if !is_free() || !self.claimed.take(number, is_free) {
+            let is_free = match map.read_key(number) {
+                Ok(key) => key == 0,
+                Err(error) => {
+                    lost = lost.or(Some(error));
+                    false
+                }
+            };
+            if !is_free || !self.claimed.take(number, || map.read_key(number).is_ok_and(|key| key == 0)) {
                 continue;
             }
             map.hashed()?.note_distance(distance);
@@ -87,8 +94,8 @@ impl<'m> Changing<'m> {
             self.loaded.push(Loaded { piece, number, old: line, new: line, is_claimed: true });
             return Ok(Some(distance + 1).filter(|needed| *needed > map.reach()));
         }
-        // There are more lines than blocks: some cannot be read.
-        Err(NoSpace::Pm.into())
+        // There are more lines than blocks: some cannot be read, or are damaged.
+        Err(lost.unwrap_or_else(|| NoSpace::Pm.into()))
     }
 
     /// Puts a part of a change into its line. Gives the reach that it lacks.

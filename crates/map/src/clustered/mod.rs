@@ -17,6 +17,7 @@
 
 mod change;
 mod claims;
+mod lost;
 mod table;
 
 pub(crate) use claims::Claimed;
@@ -26,6 +27,7 @@ use self::change::{BLOCK_BYTES, RUN_BYTES};
 use crate::file_map::{
     Exchange, FileMap, Freed, MapChange, MapGuard, MapInode, MapRecord, Mapped, Mapping, Raise,
 };
+use crate::hidden::{is_whole, keep_shown};
 use crate::map_row::MapRow;
 use std::sync::Arc;
 use terrace_blocks::Claim;
@@ -126,8 +128,12 @@ impl FileMap for ClusteredMap {
         if most == 0 {
             return Ok(Some(FileBlock(from)));
         }
+        let range = (FileBlock(from), to);
         let mut blocks = Vec::new();
-        let next = hashed.presence.list(inode.ino, (FileBlock(from), to), most, &mut blocks);
+        let mut next = hashed.presence.list(inode.ino, range, most, &mut blocks);
+        if hashed.known() == Known::Doubtful {
+            next = keep_shown(hashed, inode.ino, range, next, &mut blocks)?;
+        }
         for blocks in blocks.chunk_by(|a, b| a.0 / PIECE_BLOCKS == b.0 / PIECE_BLOCKS) {
             let (Some(first), Some(last)) = (blocks.first(), blocks.last()) else { continue };
             let (piece, from) = (Piece::of(inode.ino, *first), (first.0 % PIECE_BLOCKS) as usize);
@@ -144,7 +150,11 @@ impl FileMap for ClusteredMap {
 
     fn is_empty(&self, ino: Ino, slot: &InodeSlot) -> bool {
         slot.direct.iter().all(|pointer| pointer.get() == 0)
-            && self.hashed().is_ok_and(|hashed| hashed.known() == Known::All && hashed.presence.is_empty(ino))
+            && self.hashed().is_ok_and(|hashed| is_whole(hashed, ino) && hashed.presence.is_empty(ino))
+    }
+
+    fn learn(&self) -> Result<()> {
+        self.learn_all(self.hashed()?)
     }
 
     fn missing_room(&self, earlier: &[MapChange], change: &MapChange) -> Result<Option<MapRoom>> {

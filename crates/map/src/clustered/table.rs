@@ -1,11 +1,13 @@
 //! The table of a clustered map: searches for lines.
 
 use super::claims::Claims;
+use super::lost::damaged_line;
 use crate::file_map::{Mapping, Witness};
+use crate::hidden::{is_whole, note_left_of_table};
 use crate::pages::Pages;
 use crate::radix_tree::RadixTree;
 use std::sync::Arc;
-use terrace_blocks::pool::{Hashed, Known};
+use terrace_blocks::pool::Hashed;
 use terrace_blocks::{BlockPool, Presence};
 use terrace_format::clustered_map::{LINE_WORDS, Line, Lines, PIECE_BLOCKS, Piece, Place};
 use terrace_format::{Corrupt, FileBlock, Ino};
@@ -81,7 +83,7 @@ impl ClusteredMap {
     }
 
     /// The line of a piece: its home, or a later one of its sequence, as far as the reach. `is_absent` is asked when the home
-    /// does not have it. A line that cannot be read is an error where the piece is in no other.
+    /// does not have it. A line that is unreadable or damaged is an error where the piece is in no other.
     #[inline]
     pub(super) fn search(
         &self,
@@ -99,41 +101,45 @@ impl ClusteredMap {
         if is_absent() || planted(Mistake::ProbeEndsAtFreeSlot) && is_free() {
             return Ok(None);
         }
-        self.search_on(piece, home, first.err())
+        self.search_on(piece, home, first.and_then(|line| verify_key(home, line.key())).err())
     }
 
-    fn search_on(&self, piece: Piece, home: u64, mut unreadable: Option<Error>) -> Result<Option<Found>> {
+    fn search_on(&self, piece: Piece, home: u64, mut error: Option<Error>) -> Result<Option<Found>> {
         for distance in 1..self.reach().min(self.lines.count()) {
             let number = self.lines.ahead(home, distance);
             match self.read_key(number) {
                 Ok(key) if key == piece.key() => {
                     return Ok(Some(Found { number, line: self.read_line(number)? }));
                 }
-                Ok(_) => {}
-                Err(error) => unreadable = unreadable.or(Some(error)),
+                key => error = error.or(key.and_then(|key| verify_key(number, key)).err()),
             }
         }
-        unreadable.map_or(Ok(None), Err)
+        error.map_or(Ok(None), Err)
     }
 
-    /// The line of a piece of which `wanted` blocks are asked for, by bits.
+    /// The line of a piece of which `wanted` blocks are asked for, by bits. Without a line they are absent, or the answer is
+    /// an error.
     #[inline]
     pub(super) fn find(&self, piece: Piece, home: u64, wanted: u16) -> Result<Option<Found>> {
         let hashed = self.hashed()?;
         // Before the search: the scan may end during it.
-        let known = hashed.known();
-        let is_absent =
-            || known == Known::All && hashed.presence.sixteen(piece.ino, piece.number) & wanted == 0;
-        self.search(piece, home, is_absent)
+        let is_whole = is_whole(hashed, piece.ino);
+        let mut known_absent = false;
+        let answer = self.search(piece, home, || {
+            known_absent = is_whole && hashed.presence.sixteen(piece.ino, piece.number) & wanted == 0;
+            known_absent
+        });
+        match answer {
+            Ok(None) if !known_absent => self.judge_missing(hashed, (piece, home), wanted, None),
+            Err(error) => self.judge_missing(hashed, (piece, home), wanted, Some(&error)),
+            answer => answer,
+        }
     }
 
-    /// Judges blocks that no line maps: a block that has to be there is damage.
-    fn refuse_lost(&self, piece: Piece, blocks: u16) -> Result<()> {
-        let presence = &self.hashed()?.presence;
-        let lost = presence.sixteen(piece.ino, piece.number) & blocks;
-        let first = piece.first().0;
-        let mut lost = (0..PIECE_BLOCKS).filter(|index| lost >> index & 1 == 1).map(|index| first + index);
-        match lost.find(|block| presence.requires(piece.ino, FileBlock(*block))) {
+    /// Judges blocks of a piece that has a line which does not map them: a block that has to be there is damage.
+    pub(super) fn refuse_lost(&self, hashed: &Hashed, piece: Piece, blocks: u16) -> Result<()> {
+        let lost = hashed.presence.sixteen(piece.ino, piece.number) & blocks;
+        match piece.blocks(lost).find(|block| hashed.presence.requires(piece.ino, *block)) {
             None => Ok(()),
             Some(block) => {
                 let site = format!("clustered table, block {block} of inode {}", piece.ino);
@@ -161,44 +167,23 @@ impl ClusteredMap {
         out: &mut [Option<Mapping>],
     ) -> Result<()> {
         let wanted = (u16::MAX >> (PIECE_BLOCKS as usize - out.len())) << from;
-        let found = self.find(piece, home, wanted)?;
-        let mut missing = wanted;
         out.fill(None);
-        if let Some(Found { line, .. }) = found {
-            for (index, out) in (from..).zip(out) {
-                if let Some(place) = line.get(index) {
-                    *out = Some(self.mapping(place)?);
-                    missing &= !(1 << index);
-                }
+        let Some(Found { line, .. }) = self.find(piece, home, wanted)? else { return Ok(()) };
+        let mut missing = wanted;
+        for (index, out) in (from..).zip(out) {
+            if let Some(place) = line.get(index) {
+                *out = Some(self.mapping(place)?);
+                missing &= !(1 << index);
             }
         }
-        if missing == 0 { Ok(()) } else { self.refuse_lost(piece, missing) }
+        if missing == 0 { Ok(()) } else { self.refuse_lost(self.hashed()?, piece, missing) }
     }
+}
 
-    /// Enters the blocks of all lines, where the scan of the block table has met a line that it could not read. Once in a
-    /// mount; a block that comes or goes meanwhile is entered or taken out by its change.
-    pub(super) fn learn_all(&self, hashed: &Hashed) -> Result<()> {
-        for number in 0..self.lines.count() {
-            let line = self.read_line(number)?;
-            if line.key() == 0 {
-                continue;
-            }
-            let Some(piece) = Piece::decode(line.key()) else {
-                let site = format!("clustered table, line {number}");
-                return Err(Corrupt::new(site, "a piece of a file", format!("{:#x}", line.key())).into());
-            };
-            for (index, _) in line.places().filter(|(index, _)| piece.has(*index)) {
-                // A change that clears the block takes its bit out afterwards, under the lock that is held here.
-                let is_there = || {
-                    let line = self.read_line(number);
-                    line.is_ok_and(|line| line.key() == piece.key() && line.get(index).is_some())
-                };
-                hashed.presence.insert_if(piece.ino, piece.first().plus(index as u64), is_there);
-            }
-        }
-        hashed.learned_from_map();
-        Ok(())
-    }
+/// Refuses a key word that no sound line has.
+#[inline]
+fn verify_key(number: u64, key: u64) -> Result<()> {
+    if key == 0 || Piece::decode(key).is_some() { Ok(()) } else { Err(damaged_line(number, key)) }
 }
 
 fn hashed_of(blocks: &BlockPool) -> Result<&Hashed> {
@@ -217,6 +202,9 @@ impl Witness for ClusteredMap {
         Ok(found.is_some_and(|found| found.line.get((block.0 % PIECE_BLOCKS) as usize).is_some()))
     }
 
-    /// The table itself is read again after an unreadable line.
-    fn left(&self, _: Ino, _: FileBlock) {}
+    fn left(&self, ino: Ino, block: FileBlock) {
+        if let Ok(hashed) = self.hashed() {
+            note_left_of_table(hashed, ino, block);
+        }
+    }
 }

@@ -5,10 +5,13 @@
 //! (`blocks::hidden`). No block is taken for absent that may lie in a lost entry (I8).
 
 use super::table::{CuckooMap, Found, Key, damaged_entry};
+use crate::hidden::judge_missing;
+use smallvec::smallvec;
 use std::collections::BTreeMap;
 use terrace_blocks::pool::{Hashed, Known};
 use terrace_blocks::unreadable::LostLines;
 use terrace_format::cuckoo_map::{Entry, Words, is_free};
+use terrace_format::{FileBlock, Ino};
 use terrace_wal::{Error, Result};
 
 impl CuckooMap {
@@ -26,24 +29,8 @@ impl CuckooMap {
 
     /// Refuses a block that no readable line has and that may be there all the same. `error` is that of an unreadable line.
     pub(super) fn judge_missing(&self, key: &Key, error: Option<Error>) -> Result<()> {
-        let hashed = self.hashed()?;
-        let known = hashed.known();
-        if self.is_absent(key.ino, key.block)? {
-            return Ok(());
-        }
-        if hashed.presence.contains(key.ino, key.block) {
-            return error.map_or(Ok(()), Err);
-        }
-        match known {
-            Known::Part if error.is_none() && self.is_sound_around(key) => Ok(()),
-            // The scan may have ended meanwhile: the operation starts again.
-            Known::Part | Known::All => Err(Error::TableUnread),
-            Known::Doubtful if !hashed.hidden.has_lost_lines() => Err(Error::Hidden(key.ino)),
-            Known::Doubtful => {
-                let home = hashed.homes.home(key.ino, key.block);
-                hashed.hidden.refuse(&hashed.homes, &hashed.presence, (key.ino, key.block), home)
-            }
-        }
+        let at = (key.ino, key.block);
+        judge_missing(self.hashed()?, at, error.as_ref(), || self.is_sound_around(key))
     }
 
     /// Whether all entries of the lines of a key belong there: a damaged word may be that of the key.
@@ -89,7 +76,12 @@ impl CuckooMap {
         if lost.is_empty() {
             hashed.learned_from_map();
         } else {
-            hashed.hidden.set_lost_lines(LostLines::new(self.buckets.clone(), lost));
+            let buckets = self.buckets.clone();
+            let lines_of = move |ino: Ino, block: FileBlock| {
+                let [first, second] = buckets.pair(ino, block);
+                smallvec![first..first + 1, second..second + 1, buckets.stash()]
+            };
+            hashed.hidden.set_lost_lines(LostLines::new(Box::new(lines_of), lost));
         }
         Ok(())
     }

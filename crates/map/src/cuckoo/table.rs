@@ -2,10 +2,10 @@
 
 use super::stripes::{Held, Stripes};
 use crate::file_map::{Mapping, Witness};
-use crate::hidden::is_whole;
+use crate::hidden::{is_whole, note_left_of_table};
 use crate::pages::Pages;
 use std::sync::Arc;
-use terrace_blocks::pool::{Hashed, Known};
+use terrace_blocks::pool::Hashed;
 use terrace_blocks::{BlockPool, Presence};
 use terrace_format::cuckoo_map::{Buckets, Entry, Line, Slot, Words, is_free};
 use terrace_format::{Corrupt, FileBlock, Ino, PmBlock};
@@ -246,11 +246,8 @@ impl Witness for CuckooMap {
     }
 
     fn left(&self, ino: Ino, block: FileBlock) {
-        match self.hashed() {
-            Ok(hashed) if hashed.known() != Known::Doubtful => {}
-            Ok(hashed) if hashed.hidden.has_lost_lines() => hashed.hidden.left(&hashed.homes, ino, block),
-            Ok(hashed) => hashed.hidden.note_gone(ino, block),
-            Err(_) => {}
+        if let Ok(hashed) = self.hashed() {
+            note_left_of_table(hashed, ino, block);
         }
     }
 }

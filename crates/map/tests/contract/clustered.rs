@@ -18,17 +18,17 @@ fn row() -> &'static MapRow {
     MAPS.iter().find(|row| row.name == "clustered").unwrap()
 }
 
-fn recorded(size: u64) -> (Arc<RecordedPm>, Geometry) {
+pub fn recorded(size: u64) -> (Arc<RecordedPm>, Geometry) {
     let (bytes, geometry) = image(row().kind, size, u64::MAX / 2);
     (Arc::new(RecordedPm::from_image(bytes)), geometry)
 }
 
-fn opened(pm: &Arc<RecordedPm>, geometry: Geometry, seed: u64) -> ModelledMap {
+pub fn opened(pm: &Arc<RecordedPm>, geometry: Geometry, seed: u64) -> ModelledMap {
     ModelledMap::open(Arc::clone(pm) as Arc<dyn PmMedium>, geometry, row(), seed)
 }
 
 /// The lines with keys, by their numbers.
-fn lines(maps: &ModelledMap) -> BTreeMap<u64, Line> {
+pub fn lines(maps: &ModelledMap) -> BTreeMap<u64, Line> {
     let lines = Lines::new(UUID, maps.wal.geometry());
     let read = |number| {
         let mut line = Line::default();
@@ -70,13 +70,13 @@ pub fn random_word(maps: &mut ModelledMap) -> PmOffset {
 }
 
 /// The number of a line of a block.
-fn line_of(maps: &ModelledMap, ino: u64, block: u64) -> Option<u64> {
+pub fn line_of(maps: &ModelledMap, ino: u64, block: u64) -> Option<u64> {
     let key = Piece::of(Ino(ino), FileBlock(block)).key();
     lines(maps).into_iter().find(|(_, line)| line.key() == key).map(|(number, _)| number)
 }
 
 /// Pieces of inode 1 whose home is the line of the first of them.
-fn colliding(geometry: &Geometry, count: usize) -> Vec<u64> {
+pub fn colliding(geometry: &Geometry, count: usize) -> Vec<u64> {
     let all = Lines::new(UUID, geometry);
     let home = |block: u64| all.home(Piece::of(Ino(1), FileBlock(block)));
     (1..).map(|piece| piece * 16).filter(|block| home(*block) == home(16)).take(count).collect()

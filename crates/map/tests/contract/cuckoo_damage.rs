@@ -171,7 +171,7 @@ fn files_without_a_block_in_both_lost_lines_are_listed() {
                 model.range((ino, 0)..(ino + 1, 0)).map(|((_, block), m)| (FileBlock(*block), *m)).collect();
             assert!(matches!(list(), Err(Error::Hidden(of)) if of == Ino(ino)), "{:?}", list());
             maps.map.learn().unwrap();
-            hashed.hidden.judge(&hashed.homes, &hashed.presence, Ino(ino), 6, &[]);
+            hashed.hidden.judge(&hashed.homes, &hashed.presence, Ino(ino), (6, &[]), &[]);
             let is_lost = ino == 1 && !lost_by_stash;
             if is_lost {
                 assert!(list().is_err());

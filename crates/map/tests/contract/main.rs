@@ -3,6 +3,7 @@
 //! A random test prints its seed; `TERRACE_SEED=n cargo test -p terrace-map` repeats it.
 
 mod clustered;
+mod clustered_damage;
 mod crash;
 mod cuckoo;
 mod cuckoo_damage;

@@ -29,8 +29,7 @@ pub fn judge_hidden(store: &Store, ino: Ino) -> FsResult<()> {
                 ControlFlow::Continue(())
             })?;
         }
-        let blocks = inode.slot.blocks.get();
-        hashed.hidden.judge(&hashed.homes, &hashed.presence, ino, blocks, &cold);
+        hashed.judge(ino, &inode.slot, &cold);
         Ok(())
     })
 }
