@@ -1,5 +1,5 @@
-//! Unreadable parts of the tables that tell the blocks of files: slots of the block table, and lines of a map that is a
-//! table beside.
+//! Unreadable parts of the tables that tell the blocks of files: slots of the block table, and lines of a table
+//! beside.
 
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ pub(crate) struct Run {
 #[derive(Debug, Default)]
 pub(crate) struct Unreadable {
     pub runs: Vec<Run>,
-    /// Lost lines of a map that is a table beside, once that was read.
+    /// Lost lines of the map, where it is a table beside the block table and was read.
     pub lines: Option<LostLines>,
 }
 
@@ -79,7 +79,7 @@ impl Unreadable {
 /// The lines of a table in which the entry of a block may lie, as ranges.
 pub type LinesOf = Box<dyn Fn(Ino, FileBlock) -> SmallVec<[Range<u64>; 3]> + Send + Sync>;
 
-/// Lost lines of a map that is a table of lines, and why each is lost.
+/// Lost lines of a table beside the block table, with the error of each line.
 pub struct LostLines {
     lines_of: LinesOf,
     lines: BTreeMap<u64, Error>,

@@ -28,7 +28,7 @@ pub(crate) fn note_left(hashed: Option<&Hashed>, ino: Ino, block: FileBlock) {
     }
 }
 
-/// As [`note_left`], for a map that is a table beside: its lost lines may not be known yet.
+/// As [`note_left`], for a table beside the block table: its lost lines may be unknown yet.
 pub(crate) fn note_left_of_table(hashed: &Hashed, ino: Ino, block: FileBlock) {
     match hashed.known() {
         Known::Part | Known::All => {}
@@ -37,8 +37,8 @@ pub(crate) fn note_left_of_table(hashed: &Hashed, ino: Ino, block: FileBlock) {
     }
 }
 
-/// Refuses a block that no readable line of a table beside has and that may be there all the same. `error` is that of a line
-/// that is unreadable or damaged; `is_sound` tells whether all lines that may have the block are sound.
+/// Refuses a block without an entry in a readable line of a table, unless it is absent. `error` comes from an unreadable or
+/// damaged line; `is_sound` says whether the lines of the block are sound.
 pub(crate) fn judge_missing(
     hashed: &Hashed,
     (ino, block): (Ino, FileBlock),

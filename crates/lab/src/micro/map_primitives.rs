@@ -1,6 +1,6 @@
 //! Nanoseconds of file-map operations on this machine, in the rows of the project's table of floors.
-//! The file has 1 GiB and uses 64 MiB of PM. The mapped blocks are numbers only, so a map whose slot is the block has no
-//! rows. "scattered": no block follows its neighbour, so an extent tree has an extent for each.
+//! The file has 1 GiB and uses 64 MiB of PM. The mapped blocks are numbers only, and more than PM has: a table of all files
+//! has no rows. "scattered": no block follows its neighbour, so an extent tree has an extent for each.
 
 use super::fixture::pm_in;
 use std::hint::black_box;
@@ -89,7 +89,7 @@ fn build(wal: &Wal, map: &dyn FileMap, blocks: &BlockPool, inode: &MapInode, ste
 pub(super) fn run(args: &[String]) -> Outcome<()> {
     let directory = args.first().map_or("/dev/shm", String::as_str);
     let only = args.get(1);
-    let rows = MAPS.iter().filter(|row| !row.kind.is_table() && only.is_none_or(|only| only == row.name));
+    let rows = MAPS.iter().filter(|row| !row.kind.is_shared() && only.is_none_or(|only| only == row.name));
     for map in rows {
         for (layout, step) in [("in order", 1), ("scattered", 7)] {
             println!("{} of a file {layout}", map.name);

@@ -1,10 +1,10 @@
 //! Clustered map: look-ups and lists where lines of the table cannot be read.
 //!
-//! A block that no readable line maps is absent when memory knows all blocks of its file. The block table tells them; where
-//! entries of it are lost, too, the map is read once, and each file that asks is judged by the number of its blocks
-//! (`blocks::hidden`). No block is taken for absent that may lie in a lost line (I8).
+//! A block without a readable line is absent when memory knows the blocks of its file from the block table. Where entries of
+//! the block table are lost, too, the map is read once, and a file is judged by the number of its blocks at its first
+//! question (`blocks::hidden`). A block is never taken for absent while it may lie in a lost line (I8).
 
-use super::table::{ClusteredMap, Found};
+use super::table::{ClusteredMap, Found, damaged_line};
 use crate::hidden::judge_missing;
 use smallvec::smallvec;
 use std::cell::OnceCell;
@@ -14,12 +14,12 @@ use terrace_blocks::pool::{Hashed, Known};
 use terrace_blocks::unreadable::LostLines;
 use terrace_format::clustered_map::{Line, Piece};
 use terrace_format::inode::DIRECT_BLOCKS;
-use terrace_format::{Corrupt, FileBlock, Ino};
+use terrace_format::{FileBlock, Ino};
 use terrace_wal::{Error, Result};
 
 impl ClusteredMap {
-    /// Refuses blocks of a piece that has no readable line and that may be there all the same. `error` is that of a line that
-    /// is unreadable or damaged.
+    /// Refuses blocks of a piece without a readable line, unless they are absent. `error` comes from an unreadable or damaged
+    /// line.
     #[cold]
     pub(super) fn judge_missing(
         &self,
@@ -36,7 +36,7 @@ impl ClusteredMap {
         self.refuse_lost(hashed, piece, wanted).map(|()| None)
     }
 
-    /// Whether the keys of all lines of a sequence belong there: a damaged key may be that of the piece.
+    /// Whether the keys of a sequence lie within the reach of their homes: a damaged key may be the key of the piece.
     fn is_sound_around(&self, home: u64) -> bool {
         (0..self.reach().min(self.lines.count())).all(|distance| {
             let number = self.lines.ahead(home, distance);
@@ -44,14 +44,14 @@ impl ClusteredMap {
         })
     }
 
-    /// The piece that a key stands for, if it may have a line.
+    /// The piece of a key, if the line is within the reach of its home.
     fn home_piece(&self, number: u64, key: u64) -> Option<Piece> {
         let is_near = |piece: &Piece| self.lines.distance(self.lines.home(*piece), number) < self.reach();
         Piece::decode(key).filter(is_near)
     }
 
-    /// Enters the blocks of all lines, where the scan of the block table has met a line that it could not read. Once in a
-    /// mount; a block that comes or goes meanwhile is entered or taken out by its change.
+    /// Enters the blocks of the table in memory, where the scan of the block table has met an unreadable line. Once in a
+    /// mount; the change of a block that comes or goes meanwhile enters it or takes it out.
     pub(super) fn learn_all(&self, hashed: &Hashed) -> Result<()> {
         if hashed.known() != Known::Doubtful || hashed.hidden.has_lost_lines() {
             return Ok(());
@@ -81,7 +81,7 @@ impl ClusteredMap {
 
     fn learn_line(&self, hashed: &Hashed, number: u64, piece: Piece, line: &Line) {
         for (index, _) in line.places().filter(|(index, _)| piece.has(*index)) {
-            // A change that clears the block takes its bit out afterwards, under the lock that is held here.
+            // A change clears the block first, and takes its bit out afterwards under the lock held here.
             let is_there = || {
                 let line = self.read_line(number);
                 line.is_ok_and(|line| line.key() == piece.key() && line.get(index).is_some())
@@ -90,7 +90,8 @@ impl ClusteredMap {
         }
     }
 
-    /// The lines that may map a block: none for a block in the slot. A sequence goes on at the first line behind the last.
+    /// The lines where the search for a block looks; a block in the slot has no lines. A sequence goes on at the first line
+    /// behind the last.
     fn lines_of(&self) -> terrace_blocks::unreadable::LinesOf {
         let (lines, reach) = (self.lines.clone(), self.reach().min(self.lines.count()));
         Box::new(move |ino: Ino, block: FileBlock| {
@@ -103,11 +104,4 @@ impl ClusteredMap {
             smallvec![window, again]
         })
     }
-}
-
-/// The error of a key word that no sound line has.
-#[cold]
-pub(super) fn damaged_line(number: u64, key: u64) -> Error {
-    let site = format!("clustered table, line {number}");
-    Corrupt::new(site, "a piece of a file near its home", format!("{key:#x}")).into()
 }

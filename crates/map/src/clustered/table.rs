@@ -1,7 +1,6 @@
 //! The table of a clustered map: searches for lines.
 
 use super::claims::Claims;
-use super::lost::damaged_line;
 use crate::file_map::{Mapping, Witness};
 use crate::hidden::{is_whole, note_left_of_table};
 use crate::pages::Pages;
@@ -82,8 +81,8 @@ impl ClusteredMap {
         Ok(key)
     }
 
-    /// The line of a piece: its home, or a later one of its sequence, as far as the reach. `is_absent` is asked when the home
-    /// does not have it. A line that is unreadable or damaged is an error where the piece is in no other.
+    /// The line of a piece: its home, or a later line of its sequence, as far as the reach. `is_absent` is asked when another
+    /// piece has the home. An unreadable or damaged line is an error unless the piece is found.
     #[inline]
     pub(super) fn search(
         &self,
@@ -117,8 +116,7 @@ impl ClusteredMap {
         error.map_or(Ok(None), Err)
     }
 
-    /// The line of a piece of which `wanted` blocks are asked for, by bits. Without a line they are absent, or the answer is
-    /// an error.
+    /// The line of a piece; `wanted` are the bits of the blocks in question. `None` says that these blocks are absent.
     #[inline]
     pub(super) fn find(&self, piece: Piece, home: u64, wanted: u16) -> Result<Option<Found>> {
         let hashed = self.hashed()?;
@@ -136,7 +134,7 @@ impl ClusteredMap {
         }
     }
 
-    /// Judges blocks of a piece that has a line which does not map them: a block that has to be there is damage.
+    /// Refuses the answer "absent" for blocks of a piece: a block in memory without a mapping is damage.
     pub(super) fn refuse_lost(&self, hashed: &Hashed, piece: Piece, blocks: u16) -> Result<()> {
         let lost = hashed.presence.sixteen(piece.ino, piece.number) & blocks;
         match piece.blocks(lost).find(|block| hashed.presence.requires(piece.ino, *block)) {
@@ -180,10 +178,17 @@ impl ClusteredMap {
     }
 }
 
-/// Refuses a key word that no sound line has.
+/// Refuses the key word of a damaged line.
 #[inline]
 fn verify_key(number: u64, key: u64) -> Result<()> {
     if key == 0 || Piece::decode(key).is_some() { Ok(()) } else { Err(damaged_line(number, key)) }
+}
+
+/// The error of a damaged line.
+#[cold]
+pub(super) fn damaged_line(number: u64, key: u64) -> Error {
+    let site = format!("clustered table, line {number}");
+    Corrupt::new(site, "a piece of a file near its home", format!("{key:#x}")).into()
 }
 
 fn hashed_of(blocks: &BlockPool) -> Result<&Hashed> {

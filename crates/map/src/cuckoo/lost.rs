@@ -1,8 +1,8 @@
 //! Cuckoo map: look-ups and lists where lines of the table cannot be read.
 //!
-//! A block that no readable line has is absent when memory knows all blocks of its file. The block table tells them; where
-//! entries of it are lost, too, the map is read once, and each file that asks is judged by the number of its blocks
-//! (`blocks::hidden`). No block is taken for absent that may lie in a lost entry (I8).
+//! A block without a readable entry is absent when memory knows the blocks of its file from the block table. Where entries
+//! of the block table are lost, too, the map is read once, and a file is judged by the number of its blocks at its first
+//! question (`blocks::hidden`). A block is never taken for absent while it may lie in a lost entry (I8).
 
 use super::table::{CuckooMap, Found, Key, damaged_entry};
 use crate::hidden::judge_missing;
@@ -27,7 +27,7 @@ impl CuckooMap {
         Ok(found)
     }
 
-    /// Refuses a block that no readable line has and that may be there all the same. `error` is that of an unreadable line.
+    /// Refuses a block without a readable entry, unless it is absent. `error` comes from an unreadable line.
     pub(super) fn judge_missing(&self, key: &Key, error: Option<Error>) -> Result<()> {
         let at = (key.ino, key.block);
         judge_missing(self.hashed()?, at, error.as_ref(), || self.is_sound_around(key))
@@ -49,8 +49,8 @@ impl CuckooMap {
         Entry::decode(*words).filter(|entry| self.buckets.is_home(entry, line))
     }
 
-    /// Enters the blocks of all entries, where the scan of the block table has met a line that it could not read. Once in a
-    /// mount; a block that comes, goes or moves meanwhile is entered or taken out by its change. The caller holds no stripe.
+    /// Enters the blocks of the table in memory, where the scan of the block table has met an unreadable line. Once in a
+    /// mount; the change of a block that comes or goes meanwhile enters it or takes it out. The caller holds no stripe.
     pub(super) fn learn_all(&self, hashed: &Hashed) -> Result<()> {
         if hashed.known() != Known::Doubtful || hashed.hidden.has_lost_lines() {
             return Ok(());
