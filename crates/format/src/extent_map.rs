@@ -182,21 +182,27 @@ impl NodeHead {
         words
     }
 
-    /// As stored; `None` for words that no node has: another magic, more entries than places, a place out of range. A
-    /// place that occurs twice is found by [`Self::is_permutation`].
+    /// As stored; `None` for the words of a damaged node: see [`Self::accept`].
     pub fn decode(words: &[u64; NODE_HEAD_WORDS]) -> Option<NodeHead> {
-        let (head, order) = words.split_at(ORDER_BYTES / 8);
-        let [first, second] = head else { return None };
-        let (level, count) = ((first >> 8) as u8, (first & 0xff) as usize);
-        let mut node = NodeHead { level, count, order: [0; NODE_ENTRIES] };
+        let (first, order) = words.split_first_chunk()?;
+        let mut node = NodeHead { level: 0, count: 0, order: [0; NODE_ENTRIES] };
         for (bytes, word) in node.order.as_chunks_mut::<8>().0.iter_mut().zip(order) {
             *bytes = word.to_le_bytes();
         }
-        let is_possible = *second == 0
-            && count <= NODE_ENTRIES
-            && node.first_word() == *first
-            && node.order.iter().all(|place| usize::from(*place) < NODE_ENTRIES);
-        is_possible.then_some(node)
+        node.accept(first).then_some(node)
+    }
+
+    /// Takes level and count from words 0 and 1, where `order` is read already. False for a damaged node: another magic, more
+    /// entries than places, a place out of range. A place that occurs twice is found by [`Self::is_permutation`].
+    #[inline]
+    pub fn accept(&mut self, [first, second]: &[u64; ORDER_BYTES / 8]) -> bool {
+        (self.level, self.count) = ((first >> 8) as u8, (first & 0xff) as usize);
+        // Without a way out amid the bytes: vectors compare them.
+        let last = self.order.iter().fold(0, |last, place| last.max(*place));
+        *second == 0
+            && self.count <= NODE_ENTRIES
+            && self.first_word() == *first
+            && usize::from(last) < NODE_ENTRIES
     }
 
     /// Whether each place occurs once.
@@ -229,6 +235,11 @@ impl NodeHead {
         }
         self.count -= 1;
     }
+}
+
+/// Address of the order of a node.
+pub fn order_at(node: PmBlock) -> PmOffset {
+    node.offset().plus(ORDER_BYTES as u64)
 }
 
 /// Address of a place of a node.

@@ -53,9 +53,14 @@ impl Pages {
 
     #[inline]
     pub fn words(&self, tx: Option<&Tx>, offset: PmOffset, into: &mut [U64]) -> Result<()> {
+        self.bytes(tx, offset, into.as_mut_bytes())
+    }
+
+    #[inline]
+    pub fn bytes(&self, tx: Option<&Tx>, offset: PmOffset, into: &mut [u8]) -> Result<()> {
         match tx {
-            None => Ok(self.pm.read(offset, into.as_mut_bytes())?),
-            Some(tx) => tx.read(&*self.pm, offset, into.as_mut_bytes()),
+            None => Ok(self.pm.read(offset, into)?),
+            Some(tx) => tx.read(&*self.pm, offset, into),
         }
     }
 

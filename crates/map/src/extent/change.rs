@@ -1,7 +1,7 @@
 //! Extent tree: changes of mappings, and leaves that they emptied.
 
 use super::leaf::{Leaf, Source, log_head};
-use super::read::Node;
+use super::node::Node;
 use super::tree::{ExtentTree, FREED_BYTES, HEAD_BYTES, MOST_ROOM};
 use crate::cursor::Cursor;
 use crate::file_map::{Freed, MapChange, MapInode, Mapping};

@@ -7,7 +7,8 @@
 //!
 //! Invariant: every other case, damage included, is left to the general way, with nothing logged.
 
-use super::read::{Node, mapping_at};
+use super::node::Node;
+use super::read::mapping_at;
 use super::tree::ExtentTree;
 use crate::cursor::Cursor;
 use crate::file_map::{MapInode, Mapping};
@@ -27,7 +28,8 @@ impl ExtentTree {
         new: Mapping,
     ) -> Result<Option<Option<Mapping>>> {
         let ExtentRoot::Tree { height, block: root } = self.root(None, inode)? else { return Ok(None) };
-        let leaf = self.leaf_of(cursor, inode, (height, root), block)?;
+        let mut leaf = Node::unread();
+        self.leaf_of(cursor, inode, (height, root), block, &mut leaf)?;
         let Some(position) = self.search(None, &leaf, block)?.checked_sub(1) else { return Ok(None) };
         let extent = self.decode(self.entry(None, &leaf, position)?)?;
         let new = Extent { first: block, length: 1, block: new.block, unwritten: new.unwritten };

@@ -2,7 +2,8 @@
 //!
 //! Invariant: until it is logged nothing has happened, so an edit that finds no room is dropped.
 
-use super::read::{Descent, Node, inline_at, mapping_at, out_of_order};
+use super::node::Node;
+use super::read::{Descent, inline_at, mapping_at, out_of_order};
 use super::tree::{ExtentTree, MOST_ROOM};
 use crate::cursor::{Cursor, KnownLeaf};
 use crate::file_map::{MapInode, Mapping};

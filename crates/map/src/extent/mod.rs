@@ -11,6 +11,7 @@
 mod change;
 mod exchange;
 mod leaf;
+mod node;
 mod read;
 mod room;
 mod tree;

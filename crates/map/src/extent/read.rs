@@ -1,24 +1,16 @@
 //! Extent tree: lookups and walks.
 
+use super::node::Node;
 use super::tree::ExtentTree;
 use crate::cursor::{Cursor, KnownLeaf};
 use crate::file_map::{MapInode, Mapped, Mapping};
 use smallvec::SmallVec;
 use terrace_format::address::MAX_FILE_BLOCK;
-use terrace_format::extent_map::{
-    Entry, Extent, ExtentRoot, INLINE_EXTENTS, MAX_HEIGHT, NODE_HEAD_WORDS, NodeHead, entry_at, key_of,
-};
+use terrace_format::extent_map::{Extent, ExtentRoot, INLINE_EXTENTS, MAX_HEIGHT, entry_at, key_of};
 use terrace_format::inode::InodeSlot;
 use terrace_format::{Corrupt, FileBlock, PmBlock, PmOffset};
 use terrace_wal::{Error, Result, Tx};
 use zerocopy::little_endian::U64;
-
-/// A node as read.
-#[derive(Clone)]
-pub(super) struct Node {
-    pub block: PmBlock,
-    pub head: NodeHead,
-}
 
 /// The way to a leaf.
 pub(super) struct Descent {
@@ -44,55 +36,6 @@ impl ExtentTree {
         }
         let word = self.pages.word(tx, inode.slot.plus(InodeSlot::ROOT))?;
         ExtentRoot::decode(word).ok_or_else(|| bad_root(inode, word))
-    }
-
-    /// A node of a level, checked.
-    pub(super) fn node(&self, tx: Option<&Tx>, block: u64, level: u8) -> Result<Node> {
-        let block = self.pages.page(block, "extent node")?;
-        let mut words = [U64::ZERO; NODE_HEAD_WORDS];
-        self.pages.words(tx, block.offset(), &mut words)?;
-        let head = NodeHead::decode(&words.map(U64::get));
-        // Only a leaf may be empty.
-        let is_possible = |head: &NodeHead| head.level == level && (level == 0 || head.count > 0);
-        match head.filter(is_possible) {
-            Some(head) => Ok(Node { block, head }),
-            None => Err(bad_node(block, level, words[0].get())),
-        }
-    }
-
-    /// The entry at a position, as stored.
-    pub(super) fn entry(&self, tx: Option<&Tx>, node: &Node, position: usize) -> Result<Entry> {
-        self.place(tx, node.block, node.head.place(position))
-    }
-
-    /// The content of a place.
-    pub(super) fn place(&self, tx: Option<&Tx>, node: PmBlock, place: u8) -> Result<Entry> {
-        let mut words = [U64::ZERO; 2];
-        self.pages.words(tx, entry_at(node, place), &mut words)?;
-        Ok(words.map(U64::get))
-    }
-
-    /// Entries of a node whose keys are not behind a block.
-    pub(super) fn search(&self, tx: Option<&Tx>, node: &Node, block: u64) -> Result<usize> {
-        let (mut low, mut high) = (0, node.head.count);
-        while low < high {
-            let middle = (low + high) / 2;
-            let at = entry_at(node.block, node.head.place(middle));
-            if key_of([self.pages.word(tx, at)?, 0]) <= block {
-                low = middle + 1;
-            } else {
-                high = middle;
-            }
-        }
-        Ok(low)
-    }
-
-    /// An extent as stored, checked.
-    pub(super) fn decode(&self, entry: Entry) -> Result<Extent> {
-        let extent = Extent::decode(entry).ok_or_else(|| bad_extent(entry))?;
-        self.pages.verify(extent.block.0, "extent")?;
-        self.pages.verify(extent.block.0 + (extent.length - 1), "extent")?;
-        Ok(extent)
     }
 
     /// The extents of the slot.
@@ -130,22 +73,25 @@ impl ExtentTree {
                 Ok(found.map(|extent| mapping_at(extent, block)))
             }
             ExtentRoot::Tree { height, block: root } => {
-                self.lookup_in(&self.leaf_of(cursor, inode, (height, root), block)?, block)
+                let mut leaf = Node::unread();
+                self.leaf_of(cursor, inode, (height, root), block, &mut leaf)?;
+                self.lookup_in(&leaf, block)
             }
         }
     }
 
-    /// The leaf that a block's extent lies in, by the cursor where that knows it.
+    /// Reads the leaf that a block's extent lies in, by the cursor where that knows it.
     pub(super) fn leaf_of(
         &self,
         cursor: Option<&Cursor>,
         inode: &MapInode,
         root: (u8, PmBlock),
         block: u64,
-    ) -> Result<Node> {
+        leaf: &mut Node,
+    ) -> Result<()> {
         match cursor.and_then(|cursor| cursor.find(&self.pages.blocks, inode.ino, block)) {
-            Some(known) => self.node(None, known.page.0, 0),
-            None => Ok(self.walk_to_leaf(cursor, inode, root, block)?.0),
+            Some(known) => self.read_node(None, known.page.0, 0, leaf),
+            None => self.walk_to_leaf(cursor, inode, root, block, leaf).map(drop),
         }
     }
 
@@ -156,22 +102,23 @@ impl ExtentTree {
         Ok((extent.first <= block && block < extent.end()).then(|| mapping_at(&extent, block)))
     }
 
-    /// The leaf that a block's extent lies in, and the file blocks that it has the extents of. As [`Self::descend`] without
-    /// the path, whose nodes are large. The cursor takes note of it.
+    /// Reads the leaf that a block's extent lies in. Gives the file blocks that it has the extents of. As [`Self::descend`]
+    /// without the path. The cursor takes note of the leaf.
     fn walk_to_leaf(
         &self,
         cursor: Option<&Cursor>,
         inode: &MapInode,
         (height, root): (u8, PmBlock),
         block: u64,
-    ) -> Result<(Node, KnownLeaf)> {
+        node: &mut Node,
+    ) -> Result<KnownLeaf> {
         let mut range = (0, MAX_FILE_BLOCK.0 + 1);
-        let mut node = self.node(None, root.0, height - 1)?;
+        self.read_node(None, root.0, height - 1, node)?;
         for level in (0..height - 1).rev() {
-            let position = self.search(None, &node, block)?.saturating_sub(1);
-            let entry = self.entry(None, &node, position)?;
-            range = self.narrow(None, &node, (position, key_of(entry)), range)?;
-            node = self.node(None, entry[1], level)?;
+            let position = self.search(None, node, block)?.saturating_sub(1);
+            let entry = self.entry(None, node, position)?;
+            range = self.narrow(None, node, (position, key_of(entry)), range)?;
+            self.read_node(None, entry[1], level, node)?;
         }
         let known = KnownLeaf { page: node.block, begin: range.0, end: range.1 };
         if known.end <= block {
@@ -180,7 +127,7 @@ impl ExtentTree {
         if let Some(cursor) = cursor {
             cursor.note(&self.pages.blocks, inode.ino, known);
         }
-        Ok((node, known))
+        Ok(known)
     }
 
     /// The part of a range of file blocks that the child at a position has.
@@ -243,14 +190,18 @@ impl ExtentTree {
             ExtentRoot::Tree { height, block } => (height, block),
         };
         let (mut at, mut seen, mut left) = (from, 0, self.pages.blocks.end_block().0);
+        let mut leaf = Node::unread();
         while at < end {
             // The range of a leaf that the cursor knows may have grown: the walk goes on behind what was seen of it.
             let known = cursor.and_then(|cursor| cursor.find(&self.pages.blocks, inode.ino, at));
-            let (leaf, known, last) = match known {
-                Some(known) => (self.node(None, known.page.0, 0)?, known, u64::MAX),
+            let (known, last) = match known {
+                Some(known) => {
+                    self.read_node(None, known.page.0, 0, &mut leaf)?;
+                    (known, u64::MAX)
+                }
                 None => {
-                    let (leaf, known) = self.walk_to_leaf(cursor, inode, (height, root), at)?;
-                    (leaf, known, known.end)
+                    let known = self.walk_to_leaf(cursor, inode, (height, root), at, &mut leaf)?;
+                    (known, known.end)
                 }
             };
             let first = self.search(None, &leaf, at)?.saturating_sub(1);
@@ -361,17 +312,6 @@ fn bad_root(inode: &MapInode, word: u64) -> Error {
         format!("{word:#x}"),
     )
     .into()
-}
-
-#[cold]
-fn bad_node(block: PmBlock, level: u8, word: u64) -> Error {
-    Corrupt::new(format!("extent node {block}"), format!("a node of level {level}"), format!("{word:#x}"))
-        .into()
-}
-
-#[cold]
-fn bad_extent(entry: Entry) -> Error {
-    Corrupt::new("extent", "blocks of a file and of PM", format!("{entry:x?}")).into()
 }
 
 #[cold]

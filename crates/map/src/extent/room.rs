@@ -4,7 +4,8 @@
 //! steps loses nothing.
 
 use super::leaf::log_head;
-use super::read::{Descent, Node, inline_at};
+use super::node::Node;
+use super::read::{Descent, inline_at};
 use super::tree::{ExtentTree, MOST_ROOM, node_owner};
 use crate::cursor::LeafChange;
 use crate::file_map::{MapGuard, MapInode};
