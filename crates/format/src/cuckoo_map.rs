@@ -82,6 +82,7 @@ impl Entry {
     }
 
     /// Whether the run ends at multiples of 16 file blocks, the largest file block and the first PM block.
+    #[inline]
     fn is_possible(&self) -> bool {
         let within = self.block.0 % RUN_BLOCKS;
         u64::from(self.before) <= within

@@ -2,12 +2,16 @@
 
 use std::sync::Arc;
 use terrace_blocks::BlockPool;
+use terrace_format::address::LINE_SIZE;
 use terrace_format::table::Owner;
 use terrace_format::{Corrupt, PmBlock, PmOffset};
 use terrace_media::PmMedium;
 use terrace_wal::{PageChecksums, Result, Tx};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U64;
+
+/// Words of a line of PM.
+pub(crate) const LINE_WORDS: usize = (LINE_SIZE / 8) as usize;
 
 /// The pages of a kind of map.
 pub(crate) struct Pages {
@@ -69,6 +73,23 @@ impl Pages {
     pub fn table_words(&self, offset: PmOffset, into: &mut [U64]) -> Result<()> {
         self.checksums.ensure_range(offset, into.len() * 8)?;
         Ok(self.pm.read(offset, into.as_mut_bytes())?)
+    }
+
+    /// Reads a line of a table, which matches its checksums, into native words.
+    #[inline]
+    pub fn table_line(&self, offset: PmOffset) -> Result<[u64; LINE_WORDS]> {
+        let mut words = [0; LINE_WORDS];
+        self.checksums.ensure_range(offset, size_of_val(&words))?;
+        self.pm.read(offset, words.as_mut_bytes())?;
+        words.iter_mut().for_each(|word| *word = u64::from_le(*word));
+        Ok(words)
+    }
+
+    /// A word of a table, which matches its checksums.
+    #[inline]
+    pub fn table_word(&self, offset: PmOffset) -> Result<u64> {
+        self.checksums.ensure_range(offset, 8)?;
+        Ok(self.pm.load_u64(offset)?)
     }
 
     /// Reads entries of the block table, which match their checksums.

@@ -8,7 +8,7 @@ use crate::radix_tree::RadixTree;
 use std::sync::Arc;
 use terrace_blocks::pool::Hashed;
 use terrace_blocks::{BlockPool, Presence};
-use terrace_format::clustered_map::{LINE_WORDS, Line, Lines, PIECE_BLOCKS, Piece, Place};
+use terrace_format::clustered_map::{Line, Lines, PIECE_BLOCKS, Piece, Place};
 use terrace_format::{Corrupt, FileBlock, Ino};
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::sync::Mutex;
@@ -67,18 +67,13 @@ impl ClusteredMap {
 
     #[inline]
     pub(super) fn read_line(&self, number: u64) -> Result<Line> {
-        let mut words = [U64::ZERO; LINE_WORDS];
-        self.pages.table_words(self.lines.at(number), &mut words)?;
-        Ok(Line(words.map(U64::get)))
+        self.pages.table_line(self.lines.at(number)).map(Line)
     }
 
     /// The key of a line, perhaps of another inode and amid its change.
     #[inline]
     pub(super) fn read_key(&self, number: u64) -> Result<u64> {
-        let mut word = [U64::ZERO];
-        self.pages.table_words(self.lines.at(number), &mut word)?;
-        let [key] = word.map(U64::get);
-        Ok(key)
+        self.pages.table_word(self.lines.at(number))
     }
 
     /// The line of a piece: its home, or a later line of its sequence, as far as the reach. `is_absent` is asked when another

@@ -56,7 +56,9 @@ impl CuckooMap {
             let key = self.key(ino, FileBlock(block));
             // The inode's lock is held: entries of its blocks move, and do not change.
             Ok(self
-                .search_judged(&key, &|| self.is_absent(ino, key.block).unwrap_or(false))?
+                .search_judged(&key, self.first_look(&key), &|| {
+                    self.is_absent(ino, key.block).unwrap_or(false)
+                })?
                 .map(|found| found.entry))
         };
         let of_first = run(first)?;

@@ -65,7 +65,7 @@ impl CuckooMap {
             let key = group.key(ino, block);
             known = Some((ino, group));
             let is_absent = self.is_absent(ino, key.block)?;
-            if self.search_judged(&key, &|| is_absent)?.is_some() {
+            if self.search_judged(&key, self.first_look(&key), &|| is_absent)?.is_some() {
                 continue;
             }
             let mut place = None;

@@ -4,7 +4,7 @@
 //! of the block table are lost, too, the map is read once, and a file is judged by the number of its blocks at its first
 //! question (`blocks::hidden`). A block is never taken for absent while it may lie in a lost entry (I8).
 
-use super::table::{CuckooMap, Found, Key, damaged_entry};
+use super::table::{CuckooMap, FirstLook, Found, Key, damaged_entry};
 use crate::hidden::judge_missing;
 use smallvec::smallvec;
 use std::collections::BTreeMap;
@@ -15,16 +15,18 @@ use terrace_format::{FileBlock, Ino};
 use terrace_wal::{Error, Result};
 
 impl CuckooMap {
-    /// As [`Self::search`]; a block that is found nowhere is absent, or the answer is an error.
-    pub(super) fn search_judged(&self, key: &Key, is_absent: &dyn Fn() -> bool) -> Result<Option<Found>> {
-        let (found, error) = match self.search(key, is_absent) {
-            Ok(found) => (found, None),
-            Err(error) => (None, Some(error)),
-        };
-        if found.is_none() {
-            self.judge_missing(key, error)?;
+    /// As [`Self::search_from`]; a block that is found nowhere is absent, or the answer is an error.
+    pub(super) fn search_judged(
+        &self,
+        key: &Key,
+        first: FirstLook,
+        is_absent: &dyn Fn() -> bool,
+    ) -> Result<Option<Found>> {
+        match self.search_from(key, first, is_absent) {
+            Ok(None) => self.judge_missing(key, None).map(|()| None),
+            Err(error) => self.judge_missing(key, Some(error)).map(|()| None),
+            found => found,
         }
-        Ok(found)
     }
 
     /// Refuses a block without a readable entry, unless it is absent. `error` comes from an unreadable line.

@@ -2,7 +2,7 @@
 
 use super::announce::Announced;
 use super::group::Group;
-use super::table::{CuckooMap, Key, run_of};
+use super::table::{CuckooMap, FirstLook, Key, run_of};
 use crate::file_map::{MapInode, Mapped, Mapping};
 use crate::hidden::{is_whole, keep_shown};
 use terrace_blocks::pool::Known;
@@ -14,11 +14,19 @@ use terrace_wal::{Error, Result};
 impl CuckooMap {
     /// The entry of a key; a block that has to be there and is not is damage.
     fn find(&self, key: &Key) -> Result<Option<Entry>> {
+        let first = self.first_look(key);
+        match first.entry(key) {
+            Some(entry) => Ok(Some(entry)),
+            None => self.find_from(key, first),
+        }
+    }
+
+    fn find_from(&self, key: &Key, first: FirstLook) -> Result<Option<Entry>> {
         let hashed = self.hashed()?;
-        // Before the search: the scan may end during it.
+        // Before the rest of the search: the scan may end during it.
         let is_whole = is_whole(hashed, key.ino);
         let is_absent = || is_whole && !hashed.presence.contains(key.ino, key.block);
-        let found = self.search_judged(key, &is_absent)?;
+        let found = self.search_judged(key, first, &is_absent)?;
         if found.is_none() && hashed.presence.requires(key.ino, key.block) {
             let site = format!("cuckoo table, block {} of inode {}", key.block, key.ino);
             let expected = format!("an entry in bucket {} or {}", key.pair[0], key.pair[1]);
@@ -31,7 +39,13 @@ impl CuckooMap {
         if block > MAX_FILE_BLOCK {
             return Ok(None);
         }
-        let entry = self.find(&self.key(inode.ino, block))?;
+        let key = self.key(inode.ino, block);
+        let first = self.first_look(&key);
+        // Without a copy of the entry, which costs as much as the search.
+        if let Some(entry) = first.entry(&key) {
+            return self.mapping(&entry, block).map(Some);
+        }
+        let entry = self.find_from(&key, first)?;
         entry.map(|entry| self.mapping(&entry, block)).transpose()
     }
 

@@ -14,47 +14,50 @@ use terrace_runtime::sync::{LockKind, PoolLocks, RankedGuard, RankedMutex};
 /// Most stripes of buckets.
 const MAX_STRIPES: u64 = 4096;
 
-struct Stripe {
-    lock: RankedMutex<()>,
-    sequence: AtomicU64,
-}
-
 /// The stripes of a map: of buckets, and behind them that of the stash.
 pub(super) struct Stripes {
-    stripes: Vec<Stripe>,
+    locks: Vec<RankedMutex<()>>,
+    /// Beside the locks: readers use sequences alone, and have more of them in a line of the cache.
+    sequences: Vec<AtomicU64>,
     buckets: u64,
 }
 
 impl Stripes {
     pub fn new(locks: PoolLocks, buckets: &Buckets) -> Stripes {
-        let count = buckets.count().min(MAX_STRIPES) as u32;
-        let stripe = |number| Stripe {
-            lock: RankedMutex::new(locks.rank(LockKind::MapStripe, number), ()),
-            sequence: AtomicU64::new(0),
-        };
-        Stripes { stripes: (0..=count).map(stripe).collect(), buckets: buckets.count() }
+        // A power of two: a look-up divides by it several times.
+        let count = 1 << buckets.count().min(MAX_STRIPES).ilog2();
+        let lock = |number| RankedMutex::new(locks.rank(LockKind::MapStripe, number), ());
+        Stripes {
+            locks: (0..=count).map(lock).collect(),
+            sequences: (0..=count).map(|_| AtomicU64::new(0)).collect(),
+            buckets: buckets.count(),
+        }
     }
 
     /// The stripe of a line.
+    #[inline]
     fn of(&self, line: u64) -> u32 {
-        let count = self.stripes.len() as u64 - 1;
-        if line < self.buckets { (line % count) as u32 } else { count as u32 }
+        let count = self.locks.len() as u64 - 1;
+        if line < self.buckets { (line & (count - 1)) as u32 } else { count as u32 }
     }
 
-    fn stripe(&self, number: u32) -> Option<&Stripe> {
-        self.stripes.get(number as usize)
+    #[inline]
+    fn sequence(&self, number: u32) -> Option<&AtomicU64> {
+        self.sequences.get(number as usize)
     }
 
     /// The sequence of a line's stripe; `None` while it changes.
+    #[inline]
     pub fn quiet(&self, line: u64) -> Option<u64> {
-        let sequence = self.stripe(self.of(line))?.sequence.load(Ordering::Acquire);
+        let sequence = self.sequence(self.of(line))?.load(Ordering::Acquire);
         sequence.is_multiple_of(2).then_some(sequence)
     }
 
     /// Whether what was read of a line since [`Self::quiet`] is of one moment.
+    #[inline]
     pub fn is_same(&self, line: u64, sequence: u64) -> bool {
         fence(Ordering::Acquire);
-        self.stripe(self.of(line)).is_some_and(|stripe| stripe.sequence.load(Ordering::Relaxed) == sequence)
+        self.sequence(self.of(line)).is_some_and(|now| now.load(Ordering::Relaxed) == sequence)
     }
 
     /// Locks the stripes of lines.
@@ -82,8 +85,8 @@ pub(crate) struct Held<'a> {
 
 impl<'a> Held<'a> {
     fn take(&mut self, number: u32) {
-        if let Some(stripe) = self.stripes.stripe(number) {
-            self.guards.push((number, stripe.lock.lock()));
+        if let Some(lock) = self.stripes.locks.get(number as usize) {
+            self.guards.push((number, lock.lock()));
         }
     }
 
@@ -126,8 +129,8 @@ impl<'a> Held<'a> {
     }
 
     fn step(&self, number: u32) {
-        if let Some(stripe) = self.stripes.stripe(number) {
-            stripe.sequence.fetch_add(1, Ordering::AcqRel);
+        if let Some(sequence) = self.stripes.sequence(number) {
+            sequence.fetch_add(1, Ordering::AcqRel);
         }
     }
 }

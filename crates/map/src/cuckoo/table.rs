@@ -7,12 +7,11 @@ use crate::pages::Pages;
 use std::sync::Arc;
 use terrace_blocks::pool::Hashed;
 use terrace_blocks::{BlockPool, Presence};
-use terrace_format::cuckoo_map::{Buckets, Entry, Line, Slot, Words, is_free};
+use terrace_format::cuckoo_map::{BUCKET_ENTRIES, Buckets, Entry, Line, Slot, Words, is_free};
 use terrace_format::{Corrupt, FileBlock, Ino, PmBlock};
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::sync::atomic::{AtomicU8, Ordering};
-use terrace_wal::Result;
-use zerocopy::little_endian::U64;
+use terrace_wal::{Error, Result};
 
 /// Searches without locks before a search with locks.
 const TRIES: usize = 4;
@@ -97,10 +96,12 @@ impl CuckooMap {
     }
 
     /// A line as it is at this moment, perhaps amid a change.
+    #[inline]
     pub(super) fn read_line(&self, line: u64) -> Result<Line> {
-        let mut words = [[U64::ZERO; 2]; 4];
-        self.pages.table_words(self.buckets.line(line), words.as_flattened_mut())?;
-        Ok(words.map(|entry| entry.map(U64::get)))
+        let words = self.pages.table_line(self.buckets.line(line))?;
+        let mut entries = [[0; 2]; BUCKET_ENTRIES];
+        entries.as_flattened_mut().copy_from_slice(&words);
+        Ok(entries)
     }
 
     /// A line of one moment.
@@ -116,13 +117,37 @@ impl CuckooMap {
         self.read_line(line)
     }
 
+    /// Reads the first bucket of a key.
+    #[inline]
+    pub(super) fn first_look(&self, key: &Key) -> FirstLook {
+        let [first, _] = key.pair;
+        let Some(sequence) = self.stripes.quiet(first) else { return FirstLook::Changing };
+        let read = self.read_line(first);
+        if self.stripes.is_same(first, sequence) {
+            FirstLook::Line(sequence, read)
+        } else {
+            FirstLook::Changing
+        }
+    }
+
     /// The entry of a key. The caller holds no stripe, and the inode's lock, or does not believe the answer (S6).
     /// `is_absent` is asked when the first bucket does not have it.
     pub(super) fn search(&self, key: &Key, is_absent: &dyn Fn() -> bool) -> Result<Option<Found>> {
+        self.search_from(key, self.first_look(key), is_absent)
+    }
+
+    /// As [`Self::search`], behind the first look.
+    pub(super) fn search_from(
+        &self,
+        key: &Key,
+        mut first: FirstLook,
+        is_absent: &dyn Fn() -> bool,
+    ) -> Result<Option<Found>> {
         for _ in 0..TRIES {
-            if let Some(found) = self.try_search(key, is_absent) {
+            if let Some(found) = self.try_search(key, first, is_absent) {
                 return found;
             }
+            first = self.first_look(key);
         }
         let stash = self.buckets.stash();
         let has_stash = self.is_stash_used();
@@ -148,40 +173,46 @@ impl CuckooMap {
         failed
     }
 
-    /// As [`Self::search`], without locks; `None` when entries moved meanwhile.
-    fn try_search(&self, key: &Key, is_absent: &dyn Fn() -> bool) -> Option<Result<Option<Found>>> {
+    /// Goes on behind the first look, without locks; `None` when entries moved meanwhile.
+    fn try_search(
+        &self,
+        key: &Key,
+        look: FirstLook,
+        is_absent: &dyn Fn() -> bool,
+    ) -> Option<Result<Option<Found>>> {
+        let FirstLook::Line(sequence, read) = look else { return None };
         let [first, second] = key.pair;
-        let sequence = self.stripes.quiet(first)?;
-        let from_first = self.look(first, sequence, key)?;
+        let from_first = read.and_then(|entries| hit(first, &entries, key));
         if matches!(from_first, Ok(Some(_))) {
             return Some(from_first);
         }
         if is_absent() {
             return Some(Ok(None));
         }
-        let mut answers = vec_of(from_first);
-        answers.push(self.look(second, self.stripes.quiet(second)?, key)?);
-        if matches!(answers.last(), Some(Ok(None) | Err(_))) && self.is_stash_used() {
+        let mut error = from_first.err();
+        let from_second = self.look(second, self.stripes.quiet(second)?, key)?;
+        if matches!(from_second, Ok(Some(_))) {
+            return Some(from_second);
+        }
+        error = error.or(from_second.err());
+        if self.is_stash_used() {
             for line in self.buckets.stash() {
-                let answer = self.look(line, self.stripes.quiet(line)?, key)?;
-                let is_here = matches!(answer, Ok(Some(_)));
-                answers.push(answer);
-                if is_here {
-                    break;
+                match self.look(line, self.stripes.quiet(line)?, key)? {
+                    Ok(None) => {}
+                    Ok(found) => return Some(Ok(found)),
+                    Err(of_line) => error = error.or(Some(of_line)),
                 }
             }
-        }
-        if let Some(found) = answers.iter().flatten().flatten().next() {
-            return Some(Ok(Some(*found)));
         }
         // An entry that went to the first bucket after the look at it has left the second since.
         if !self.stripes.is_same(first, sequence) && !planted(Mistake::SearchIgnoresMoves) {
             return None;
         }
-        Some(answers.into_iter().find(Result::is_err).unwrap_or(Ok(None)))
+        Some(error.map_or(Ok(None), Err))
     }
 
     /// The entry of a key in a line; `None` when the line changed since its sequence was asked.
+    #[inline]
     fn look(&self, line: u64, sequence: u64, key: &Key) -> Option<Result<Option<Found>>> {
         let read = self.read_line(line);
         if !self.stripes.is_same(line, sequence) {
@@ -191,21 +222,15 @@ impl CuckooMap {
     }
 
     /// The mapping of a block by the entry of a block of its run.
+    #[inline]
     pub(super) fn mapping(&self, entry: &Entry, block: FileBlock) -> Result<Mapping> {
         let place = (entry.place.0 + block.0).wrapping_sub(entry.block.0);
         Ok(Mapping { block: self.pages.verify(place, "cuckoo entry")?, unwritten: entry.unwritten })
     }
 }
 
-type Answers = smallvec::SmallVec<[Result<Option<Found>>; 2]>;
-
-fn vec_of(answer: Result<Option<Found>>) -> Answers {
-    let mut answers = Answers::new();
-    answers.push(answer);
-    answers
-}
-
 /// The entry of a key in a line. Without it, a damaged entry is an error: that may be the entry of the key.
+#[inline]
 pub(super) fn hit(line: u64, entries: &Line, key: &Key) -> Result<Option<Found>> {
     let word = Entry::key(key.ino, key.block);
     for (slot, words) in entries.iter().enumerate() {
@@ -221,7 +246,7 @@ pub(super) fn hit(line: u64, entries: &Line, key: &Key) -> Result<Option<Found>>
 
 /// The error of words that are no entry and not free.
 #[cold]
-pub(super) fn damaged_entry(line: u64, words: &Words) -> terrace_wal::Error {
+pub(super) fn damaged_entry(line: u64, words: &Words) -> Error {
     let found = format!("{:#x} {:#x}", words[0], words[1]);
     Corrupt::new(format!("cuckoo table, line {line}"), "a block of a file", found).into()
 }
@@ -229,6 +254,24 @@ pub(super) fn damaged_entry(line: u64, words: &Words) -> terrace_wal::Error {
 fn hashed_of(blocks: &BlockPool) -> Result<&Hashed> {
     let missing = || Corrupt::new("block pool", "presence of file blocks", "none").into();
     blocks.hashed().ok_or_else(missing)
+}
+
+/// The first bucket of a key, as read.
+pub(super) enum FirstLook {
+    /// With the sequence of its stripe, which stayed the same.
+    Line(u64, Result<Line>),
+    /// A change is under way.
+    Changing,
+}
+
+impl FirstLook {
+    /// The entry of a key, if it is in the bucket: the usual case of a look-up.
+    #[inline]
+    pub fn entry(&self, key: &Key) -> Option<Entry> {
+        let FirstLook::Line(_, Ok(entries)) = self else { return None };
+        let word = Entry::key(key.ino, key.block);
+        entries.iter().find(|words| words[0] >> 1 == word).and_then(|words| Entry::decode(*words))
+    }
 }
 
 /// The blocks of a run.

@@ -257,9 +257,6 @@ fn measure_hot(
     let mut fences = Request::ALL.map(|_| 0);
     for _ in 0..batches {
         for (index, request) in Request::ALL.into_iter().enumerate() {
-            if std::env::var("HOT_ONLY").is_ok_and(|only| only != request.name()) {
-                continue;
-            }
             files.tidy(&pool)?;
             let before = pool.memory.counters().fences;
             let (ns, done) = watch.time(|| (0..batch).try_for_each(|_| files.once(&pool, request)));
@@ -280,11 +277,7 @@ fn measure_hot(
 
 /// Row maps-hot: requests of 4 KiB on files that the caches hold.
 pub(crate) fn hot(row: &Row, options: &Options) -> Outcome<()> {
-    let (batches, batch) = if options.quick {
-        (3, 40)
-    } else {
-        (std::env::var("HOT_N").map_or(60, |n| n.parse().unwrap()), 500)
-    };
+    let (batches, batch) = if options.quick { (3, 40) } else { (60, 500) };
     let claims = |sheet: &mut Sheet| {
         for map in registered().filter(|map| map.name != reference()) {
             let most = if map.kind.is_table() { 1.25 } else { 1.4 };
@@ -304,11 +297,7 @@ pub(crate) fn hot(row: &Row, options: &Options) -> Outcome<()> {
     let row_of_maps = MapRow {
         axis: "request",
         metric: Metric::NsPerOperation,
-        maps: registered()
-            .filter(|m| {
-                std::env::var("HOT_MAP").is_ok_and(|x| x == m.name) || std::env::var("HOT_MAP").is_err()
-            })
-            .collect(),
+        maps: registered().collect(),
         data_bytes: HOT_BLOCKS * BLOCK_SIZE,
         notes: vec![format!(
             "Requests of 4 KiB in process, data=atomic, PM alone, files of {} MiB; medians of {batches} batches of {batch} \
