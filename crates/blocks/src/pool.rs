@@ -61,6 +61,8 @@ struct Space {
     page_group: (u64, u64),
     /// Groups begun for pages.
     page_groups: u64,
+    /// Choices that went far, where a placement has homes.
+    far_choices: u32,
 }
 
 /// The state of a pool whose files share a table as map.
@@ -198,6 +200,7 @@ impl BlockPool {
             promised: 0,
             page_group: (0, 0),
             page_groups: 0,
+            far_choices: 0,
         };
         let hashed = key.map(|key| Hashed {
             key,

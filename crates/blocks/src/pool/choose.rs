@@ -6,7 +6,7 @@
 //!
 //! Groups that the scan after the mount has not come to are read here.
 //!
-//! A block that is overwritten again and again leaves quarantined slots in front of its sequence. A choice that has passed 16
+//! A block that is overwritten again and again leaves quarantined slots in front of its sequence. A choice that has passed 32
 //! of them moves the checkpoint, which makes them free, and is made again, once. The caller may hold inodes and catalog
 //! shards, and has drawn no LSN: a checkpoint waits for no transaction, this one is left to a thread that moves it already,
 //! and it takes no lock but those of lanes, which come last. The allocator's lock is not held meanwhile; the promise is.
@@ -19,7 +19,9 @@ use terrace_format::homes::{GROUP_SLOTS, Home, Placement};
 /// Groups that a search for an empty group looks at.
 const GROUPS_LOOKED_AT: usize = 8;
 /// Quarantined slots that a choice passes before it moves the checkpoint.
-const CROWDED_SLOTS: usize = 16;
+const CROWDED_SLOTS: usize = 32;
+/// Far choices of which the last looks at the slots that it has passed: a look takes as long as a choice.
+const JUDGED_CHOICES: u32 = 8;
 /// Distance to which passed slots are looked at, at most the slots of a window: beyond it most are in use.
 const MOST_JUDGED_SLOTS: u64 = 256;
 /// Windows of groups that a search walks. Where all of them are full, few slots of the pool are free, and the search compares
@@ -36,7 +38,8 @@ impl BlockPool {
             Target::File { ino, block } => {
                 let home = hashed.homes.home(ino, block);
                 let mut chosen = choose_from(self, hashed, &mut space, home);
-                if chosen.is_some_and(|slot| is_crowded(self, hashed, home, slot.distance)) {
+                let judged = chosen.filter(|slot| is_to_judge(&mut space, slot.distance));
+                if judged.is_some_and(|slot| is_crowded(self, hashed, home, slot.distance)) {
                     drop(space);
                     // Without it the choice made is as good as any.
                     self.wal.checkpoint_at_leisure().ok();
@@ -80,11 +83,17 @@ impl Slot {
     }
 }
 
-/// Whether 16 slots in front of the slot at a distance wait for the checkpoint.
-fn is_crowded(pool: &BlockPool, hashed: &Hashed, home: Home, distance: u64) -> bool {
+/// Whether a choice at a distance looks at the slots in front of it: each eighth far choice does.
+fn is_to_judge(space: &mut Space, distance: u64) -> bool {
     if distance < CROWDED_SLOTS as u64 {
         return false;
     }
+    space.far_choices = space.far_choices.wrapping_add(1);
+    space.far_choices.is_multiple_of(JUDGED_CHOICES)
+}
+
+/// Whether 32 slots in front of the slot at a distance wait for the checkpoint.
+fn is_crowded(pool: &BlockPool, hashed: &Hashed, home: Home, distance: u64) -> bool {
     let waits = |slot: &u64| pool.descriptor(PmBlock(*slot)).state() == State::Quarantined;
     let is_enough =
         |waiting: &mut dyn Iterator<Item = u64>| waiting.take(CROWDED_SLOTS).count() == CROWDED_SLOTS;
