@@ -129,7 +129,7 @@ codes! {
     BlockTwice 205 Error "A block is reached from two places."
         "stays where the block table agrees";
     BlockOwner 206 Error "A block is reached from a place that is not its owner in the block table."
-        "the table follows the map, unless another block has the owner that the map means";
+        "the table follows the map, unless another block has the owner that the map means; a block that is unwritten by either alone counts as written, and its file is named";
     BlockLeaked 207 Error "A block has an owner in the block table but is not reached from it."
         "goes back to the map that misses it, or becomes free";
     ShadowAlone 208 Error "A partial shadow has no written cold copy under it, which its other lines would come from."

@@ -79,6 +79,7 @@ fn is_decided(round: &Round<'_>, (ino, file_block): Place) -> bool {
 fn confirm(round: &mut Round<'_>) {
     let mut maps = std::mem::take(&mut round.maps);
     for (ino, map) in &mut maps {
+        let (end, mut doubtful) = (end_block(round, *ino), 0_u64);
         for (file_block, mapped) in &map.found {
             let owner = |unwritten| Owner::File {
                 ino: Ino(u64::from(*ino)),
@@ -86,14 +87,29 @@ fn confirm(round: &mut Round<'_>) {
                 unwritten,
             };
             let found = round.owners.owner(mapped.block);
-            // The map decides whether the block is unwritten, because reads use the map.
             let agrees = found == Some(owner(false)) || found == Some(owner(true));
-            if agrees && round.owners.own(mapped.block, owner(mapped.unwritten)) {
-                map.entries.insert(*file_block, *mapped);
+            let differs = agrees && found != Some(owner(mapped.unwritten));
+            // Zeros in the place of a written block would be a loss for good. Behind the end of file no block is written.
+            let unwritten = if differs { *file_block >= end } else { mapped.unwritten };
+            if agrees && round.owners.own(mapped.block, owner(unwritten)) {
+                doubtful += u64::from(differs && !unwritten);
+                map.entries.insert(*file_block, Mapped { unwritten, ..*mapped });
             }
+        }
+        if doubtful > 0 {
+            let text = format!(
+                "{doubtful} blocks are unwritten by the map or by the block table alone; taken for written"
+            );
+            round.actions.lose(*ino, text);
         }
     }
     round.maps = maps;
+}
+
+/// The first block behind the end of a regular file.
+fn end_block(round: &Round<'_>, ino: u32) -> u64 {
+    let slot = round.inodes.slots.get(&ino).filter(|slot| slot.is_regular());
+    slot.map_or(u64::MAX, |slot| slot.size.get().div_ceil(BLOCK_SIZE))
 }
 
 /// Blocks that maps point to and no file block has yet; the first pointer counts.
@@ -101,8 +117,7 @@ fn pointed(round: &Round<'_>) -> BTreeMap<u64, (Place, bool)> {
     let mut pointed = BTreeMap::new();
     for (ino, map) in &round.maps {
         // A pointer beyond the end of file does not count without the table.
-        let slot = round.inodes.slots.get(ino).filter(|slot| slot.is_regular());
-        let end = slot.map_or(u64::MAX, |slot| slot.size.get().div_ceil(BLOCK_SIZE));
+        let end = end_block(round, *ino);
         for (file_block, mapped) in &map.found {
             let beyond = !mapped.unwritten && *file_block >= end;
             if !beyond && !map.entries.contains_key(file_block) && round.owners.is_open(mapped.block) {
