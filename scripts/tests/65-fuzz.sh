@@ -22,20 +22,38 @@ corpus=$target/fuzz-corpus
 mkdir -p "$corpus"
 build >build.out 2>&1 || fail "build: $(tail -n 20 build.out)"
 step "built"
-total=0
-for name in $targets; do
-    mkdir -p "$corpus/$name"
-    program=$target/fuzz/$triple/release/$name
+fuzz() { # name: runs it, and leaves its number of runs
+    local name=$1 program=$target/fuzz/$triple/release/$1
+    mkdir -p "$corpus/$name" "$root/fuzz/artifacts/$name"
     [ -x "$program" ] || fail "no target $name"
-    mkdir -p "$root/fuzz/artifacts/$name"
     "$program" "$corpus/$name" -max_total_time="$seconds" -timeout=30 -rss_limit_mb=2048 -max_len=2000 \
         -print_final_stats=1 -artifact_prefix="$root/fuzz/artifacts/$name/" >"$name.out" 2>&1 || {
         grep -aE 'panicked|ERROR|SUMMARY|Test unit' -A2 "$name.out" | head -n 20 >&2
         fail "$name; repeat with: $program fuzz/artifacts/$name/<file>"
     }
-    runs=$(awk '/number_of_executed_units/ { print $2 }' "$name.out")
-    say "$name: $runs runs"
-    total=$((total + runs))
+    awk '/number_of_executed_units/ { print $2 }' "$name.out" >"$name.runs"
+    say "$name: $(cat "$name.runs") runs"
+}
+# A target is one thread: two at a time.
+halves=()
+for half in 0 1; do
+    (
+        count=0
+        for name in $targets; do
+            [ $((count++ % 2)) != $half ] || fuzz "$name"
+        done
+    ) &
+    halves+=($!)
+done
+# Both end before the test does.
+failed=0
+for half in "${halves[@]}"; do
+    wait "$half" || failed=1
+done
+[ $failed = 0 ] || fail "a target failed"
+total=0
+for name in $targets; do
+    total=$((total + $(cat "$name.runs")))
 done
 rmdir "$root"/fuzz/artifacts/* "$root/fuzz/artifacts" 2>/dev/null || true
 pass "$total runs of $(wc -w <<<"$targets") targets"
