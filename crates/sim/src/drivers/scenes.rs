@@ -40,10 +40,11 @@ impl Scene {
 }
 
 /// All scenes.
-pub const SCENES: [Scene; 7] = [
+pub const SCENES: [Scene; 8] = [
     Scene::of_any_map("blocks are punched while they are fetched", punched_while_fetched),
     Scene::of_any_map("an inode page is to move while a number is taken", page_moves_amid_number),
     Scene::of_any_map("a gap shrinks while room for it is claimed", gap_shrinks_amid_claim),
+    Scene::of_any_map("others free and take blocks while a writer searches", taken_amid_search),
     Scene::of_map(
         MapKind::Cuckoo,
         "power fails while entries of the cuckoo map move",
@@ -139,6 +140,25 @@ fn gap_shrinks_amid_claim() {
     let allocate = || fs.fallocate(f, 0, 20 * B, Allocate::KeepSize, W).unwrap();
     amid("fallocate:claimed", 1, fill, allocate);
     world.borrow_mut().judge_leaks();
+}
+
+/// A writer on a full pool finds no victim for which a tier has room. Then others make such room, and take the PM blocks
+/// that they free: their blocks can be demoted, so the writer must not get ENOSPC.
+fn taken_amid_search() {
+    let (_world, fs) = mounted(Config { device_blocks: 129, ..SMALL });
+    let [cold, warm, others, f] = ["cold", "warm", "others", "f"].map(|name| create(&fs, name));
+    write(&fs, cold, 0, &data(40 * BLOCK, 1));
+    fs.sync_to(1, &mut |_| {}).unwrap();
+    let append = |block: u64| fs.write(warm, block * B, &data(BLOCK, 2), WriteFlags::default(), W);
+    let blocks = (0..).find(|block| append(*block).is_err()).unwrap();
+    assert!(blocks > 300, "{blocks} blocks fill the pool");
+    let user = Arc::clone(&fs);
+    let take = move |_| {
+        user.fallocate(cold, 0, 32 * B, Allocate::PunchHole, W).unwrap();
+        user.fallocate(warm, (blocks - 4) * B, 4 * B, Allocate::PunchHole, W).unwrap();
+        write(&user, others, 0, &data(4 * BLOCK, 3));
+    };
+    amid("space:not-found", 1, take, || write(&fs, f, 0, &data(BLOCK, 4)));
 }
 
 /// Entries of the cuckoo map move to make room.
