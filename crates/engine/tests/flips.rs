@@ -332,7 +332,7 @@ fn damaged_structures_give_the_right_answer_or_an_error() {
         let base = Base::new(name);
         let mut structures: Vec<Structure> = base.places.keys().copied().collect();
         if base.places.contains_key(&Structure::MapTable) {
-            // The other structures are those of the other pools.
+            // The pools without a table show the rest.
             structures.resize(2 * structures.len(), Structure::MapTable);
         }
         for round in 0..flips / 4 {

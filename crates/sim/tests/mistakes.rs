@@ -55,7 +55,7 @@ fn no_violation_is_found_without_a_planted_mistake() {
     assert!(found.is_none(), "{found:?}");
 }
 
-/// Several maps have the code of these mistakes, each with branches of its own; the search above ends at the first.
+/// The search above ends with the map `hashfs-linear`.
 #[test]
 fn mistakes_of_maps_are_found_with_each_of_these_maps() {
     let budget = Budget { histories: 6, operations: 2000, singles: false };

@@ -162,7 +162,7 @@ fn a_lost_line_behind_the_end_of_the_table_hides_the_second_piece_of_the_last_li
     assert!(found(blocks[0]).unwrap() && found(blocks[1]).is_err());
 }
 
-/// A lost value in a line that is there: a new one would leave the old block without a file.
+/// The line is there: the exchange would leave the old block without a file.
 #[test]
 fn an_exchange_of_a_lost_value_is_refused() {
     let (pm, geometry) = recorded(2 << 20);
