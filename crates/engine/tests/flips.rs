@@ -48,7 +48,8 @@ enum Structure {
     Lanes,
     BlockTable,
     ChecksumWords,
-    CuckooTable,
+    /// The table of all files that is the map: cuckoo, clustered.
+    MapTable,
     InodePages,
     RadixNodes,
     CatalogPages,
@@ -62,7 +63,7 @@ enum Structure {
 const COVERED: [Structure; 6] = [
     Structure::Roots,
     Structure::BlockTable,
-    Structure::CuckooTable,
+    Structure::MapTable,
     Structure::InodePages,
     Structure::RadixNodes,
     Structure::CatalogPages,
@@ -120,7 +121,7 @@ fn places(pm: &RecordedPm, device_blocks: u64) -> BTreeMap<Structure, Vec<u64>> 
             _ if block < LANES_BLOCK => continue,
             _ if block.offset() < geometry.table_offset() => Structure::Lanes,
             _ if geometry.is_table(block) => Structure::BlockTable,
-            _ if geometry.is_map_area(block) => Structure::CuckooTable,
+            _ if geometry.is_map_area(block) => Structure::MapTable,
             _ if block < geometry.first_pool_block() => Structure::ChecksumWords,
             Owner::Page { kind: PageKind::InodePage, .. } => Structure::InodePages,
             Owner::Page { kind: PageKind::CatalogPage, .. } => Structure::CatalogPages,
@@ -326,11 +327,16 @@ fn damaged_structures_give_the_right_answer_or_an_error() {
     let (flips, seed) = (number("TERRACE_FLIPS", 300), number("TERRACE_SEED", 20_261_124));
     let mut table: BTreeMap<(Structure, Damage), Counts> = BTreeMap::new();
     let mut unexpected = Vec::new();
-    for (base_number, name) in ["checksummed", "keyed"].into_iter().enumerate() {
+    let mut flips_of_tables = BTreeMap::new();
+    for (base_number, name) in ["checksummed", "keyed", "cuckoo", "clustered"].into_iter().enumerate() {
         let base = Base::new(name);
-        let structures: Vec<Structure> = base.places.keys().copied().collect();
-        for round in 0..flips / 2 {
-            let seed = seed + round * 2 + base_number as u64;
+        let mut structures: Vec<Structure> = base.places.keys().copied().collect();
+        if base.places.contains_key(&Structure::MapTable) {
+            // The pools without a table show the rest.
+            structures.resize(2 * structures.len(), Structure::MapTable);
+        }
+        for round in 0..flips / 4 {
+            let seed = seed + round * 4 + base_number as u64;
             let mut random = StdRng::seed_from_u64(seed);
             let structure = structures[random.random_range(0..structures.len())];
             let kind = [Damage::Bit, Damage::Bit, Damage::Line, Damage::Page][random.random_range(0..4)];
@@ -338,6 +344,7 @@ fn damaged_structures_give_the_right_answer_or_an_error() {
             let block = blocks[random.random_range(0..blocks.len())];
             let pool = base.pool();
             damage(&pool, structure, block, kind, &mut random);
+            *flips_of_tables.entry(name).or_insert(0) += u32::from(structure == Structure::MapTable);
             let counts = table.entry((structure, kind)).or_default();
             if let Some(what) = judge(&base, &pool, counts)
                 && structure != Structure::DataInPm
@@ -364,4 +371,5 @@ fn damaged_structures_give_the_right_answer_or_an_error() {
     let all =
         |kind| table.iter().filter(|((_, found), _)| *found == kind).map(|(_, c)| c.damages).sum::<u64>();
     assert!(all(Damage::Bit) > 0 && all(Damage::Line) > 0 && all(Damage::Page) > 0);
+    assert!(["cuckoo", "clustered"].iter().all(|name| flips_of_tables[name] > 0), "{flips_of_tables:?}");
 }

@@ -15,6 +15,7 @@ use terrace_format::PmBlock;
 use terrace_format::inode::flag;
 use terrace_format::table::Owner;
 use terrace_fs::removal::orphans::reclaim_for_space;
+use terrace_runtime::interleave;
 use terrace_store::error::{FsError, FsResult, final_no_space};
 use terrace_store::inode::slot::load;
 use terrace_store::moving::free_shadowed::move_to_places;
@@ -39,6 +40,7 @@ pub fn make_pm_space(migration: &Migration, op: &mut Op) -> FsResult<()> {
     let reclaimed = migration.store.inodes.removals().ended_so_far();
     match make_room(migration, op) {
         Err(error @ (FsError::Engine(Error::NoSpace(_)) | FsError::SpaceHidden(_))) => {
+            interleave::point("space:not-found");
             last_resort(migration, op, reclaimed, error)
         }
         made => made,

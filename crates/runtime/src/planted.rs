@@ -67,6 +67,7 @@ pub enum Mistake {
     CursorIgnoresVersion,
     ProbeEndsAtFreeSlot,
     ReachAfterInsert,
+    ClaimIgnoresClaims,
 }
 
 /// Every mistake: its name on command lines, and what is wrong.
@@ -289,12 +290,12 @@ pub const MISTAKES: &[(Mistake, &str, &str)] = &[
     (
         Mistake::ProbeEndsAtFreeSlot,
         "probe-ends-at-free-slot",
-        "a search in a block table that is the map ends at a line with a free slot",
+        "a search in a table that is the map ends at a line that is free or has a free slot",
     ),
     (
         Mistake::ReachAfterInsert,
         "reach-after-insert",
-        "the reach of a block table that is the map is stored with the change after that of the block that needs it",
+        "the reach of a table that is the map is stored with the change after that of the block that needs it",
     ),
 ];
 
@@ -304,6 +305,11 @@ pub const MODELLED: &[(Mistake, &str, &str)] = &[
         Mistake::ClaimIgnoresQuarantine,
         "claim-ignores-quarantine",
         "a claim that is short of blocks takes freed ones whose freeing record the checkpoint has not passed",
+    ),
+    (
+        Mistake::ClaimIgnoresClaims,
+        "claim-ignores-claims",
+        "a change of the clustered map takes a free line that another change under way has claimed",
     ),
     (
         Mistake::SearchIgnoresMoves,

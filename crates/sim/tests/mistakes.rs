@@ -3,9 +3,10 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use terrace_runtime::planted::MISTAKES;
+use terrace_format::map_kind::MapKind;
+use terrace_runtime::planted::{MISTAKES, Mistake};
 use terrace_runtime::sync::Mutex;
-use terrace_sim::drivers::mistakes::{Budget, find};
+use terrace_sim::drivers::mistakes::{Budget, find, find_with_map};
 use terrace_sim::drivers::run::Wrong;
 
 /// `TERRACE_MISTAKE=name` searches for this mistake alone.
@@ -51,5 +52,25 @@ fn every_planted_mistake_is_found() {
 #[test]
 fn no_violation_is_found_without_a_planted_mistake() {
     let found = find(Wrong::default(), Budget { histories: 1, operations: 2000, singles: false });
+    assert!(found.is_none(), "{found:?}");
+}
+
+/// The search above ends with the map `hashfs-linear`.
+#[test]
+fn mistakes_of_maps_are_found_with_each_of_these_maps() {
+    let budget = Budget { histories: 6, operations: 2000, singles: false };
+    let find_one = |mistake, map| {
+        let found = find_with_map(Wrong { mistake, ..Wrong::default() }, map, budget);
+        println!("{mistake:?} {map:?}: {found:?}");
+        found
+    };
+    for map in MapKind::ALL.iter().copied().filter(|map| map.has_reach()) {
+        for mistake in
+            [Mistake::PresenceBeforeCommit, Mistake::ProbeEndsAtFreeSlot, Mistake::ReachAfterInsert]
+        {
+            assert!(find_one(Some(mistake), map).is_some(), "{mistake:?} is not found with {map:?}");
+        }
+    }
+    let found = find_one(None, MapKind::Clustered);
     assert!(found.is_none(), "{found:?}");
 }

@@ -222,6 +222,7 @@ impl ClusteredMap {
             changing.apply_all(earlier)?;
         }
         let needed = changing.apply_all(change)?;
+        wrong::raise_in_memory(self, needed);
         Ok(needed.map(|needed| room_of(change, needed)))
     }
 
@@ -236,6 +237,7 @@ impl ClusteredMap {
                 self.slots.set_at(tx, &self.slots.place(&change.inode), change.first, mappings)?;
             }
         }
+        wrong::raise_late(&changing, tx)?;
         Ok(changing.log_into(tx))
     }
 
@@ -272,5 +274,37 @@ impl ClusteredMap {
             return Ok(Some(Exchange { old, guard: MapGuard::default() }));
         }
         Ok(Some(Exchange { old, guard: changing.log_into(tx) }))
+    }
+}
+
+/// The branches of planted mistakes.
+mod wrong {
+    use super::{Changing, ClusteredMap, Result, Tx, U64};
+    use terrace_runtime::planted::{Mistake, planted};
+    use terrace_runtime::sync::atomic::Ordering;
+
+    /// Raises the reach in memory, so that making room stores nothing.
+    pub(super) fn raise_in_memory(map: &ClusteredMap, needed: Option<u64>) {
+        if let Some(needed) = needed.filter(|_| planted(Mistake::ReachAfterInsert)) {
+            let new = needed.next_power_of_two().min(map.lines.most_reach());
+            map.reach.fetch_max(new, Ordering::AcqRel);
+        }
+    }
+
+    /// Stores a reach that memory alone knows, along with a change that does not need it.
+    pub(super) fn raise_late(changing: &Changing<'_>, tx: &mut Tx) -> Result<()> {
+        if !planted(Mistake::ReachAfterInsert) {
+            return Ok(());
+        }
+        let (map, mut word) = (changing.map, [U64::ZERO]);
+        let at = map.pages.blocks.wal().geometry().map_reach();
+        map.pages.table_words(at, &mut word)?;
+        let [stored] = word.map(U64::get);
+        let mut lines = changing.loaded.iter();
+        let fits = lines.all(|at| map.lines.distance(map.lines.home(at.piece), at.number) < stored);
+        if stored < map.reach() && fits {
+            tx.write_u64(at, map.reach());
+        }
+        Ok(())
     }
 }

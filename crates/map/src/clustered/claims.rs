@@ -10,6 +10,7 @@
 //! Locks: none.
 
 use smallvec::SmallVec;
+use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 
 /// A bit for each line.
@@ -24,7 +25,8 @@ impl Claims {
     fn take(&self, line: u64, is_free: impl FnOnce() -> bool) -> bool {
         let Some(word) = self.0.get((line / 64) as usize) else { return false };
         let bit = 1 << (line % 64);
-        if word.fetch_or(bit, Ordering::AcqRel) & bit != 0 {
+        let is_claimed = word.fetch_or(bit, Ordering::AcqRel) & bit != 0;
+        if is_claimed && !planted(Mistake::ClaimIgnoresClaims) {
             return false;
         }
         let is_taken = is_free();

@@ -203,6 +203,8 @@ fn an_unreadable_line_fails_its_own_blocks_alone() {
         |block: u64| maps.map.lookup(&maps.inode(1), FileBlock(block)).map(|found| found.is_some()).ok();
     let expected = [Some(true), None, Some(true), Some(false)];
     assert_eq!(blocks.iter().map(|block| found(*block)).collect::<Vec<_>>(), expected);
+    let error = maps.map.lookup(&maps.inode(1), FileBlock(blocks[1]));
+    assert!(matches!(error, Err(Error::Media(_))), "the error names the medium: {error:?}");
     assert_eq!([3, 4, 5].map(found), [Some(true), Some(true), Some(false)]);
     assert_eq!([blocks[1] + 2, blocks[0] + 2].map(found), [Some(false); 2]);
 }

@@ -8,6 +8,7 @@ use terrace_map::Mapping;
 use terrace_media::PmMedium;
 use terrace_media::pm::RecordedPm;
 use terrace_wal::{Error, Tx};
+use zerocopy::IntoBytes;
 
 fn poison(pm: &RecordedPm, geometry: &Geometry, line: u64) {
     let at = Lines::new(UUID, geometry).at(line).0;
@@ -159,4 +160,23 @@ fn a_lost_line_behind_the_end_of_the_table_hides_the_second_piece_of_the_last_li
     hashed.judge(Ino(1), &slot, &[]);
     let found = |block: u64| maps.map.lookup(&maps.inode(1), FileBlock(block)).map(|found| found.is_some());
     assert!(found(blocks[0]).unwrap() && found(blocks[1]).is_err());
+}
+
+/// The line is there: the exchange would leave the old block without a file.
+#[test]
+fn an_exchange_of_a_lost_value_is_refused() {
+    let (pm, geometry) = recorded(2 << 20);
+    let mut maps = opened(&pm, geometry, 2);
+    maps.put(1, 16, 2, false).unwrap();
+    let (number, mut line) = lines(&maps).pop_first().unwrap();
+    line.set(1, None);
+    pm.write(Lines::new(UUID, &geometry).at(number), line.0.as_bytes()).unwrap();
+    let inode = maps.inode(1);
+    let exchange = |block: u64| {
+        let new = Mapping::written(PmBlock(400));
+        let found = maps.map.exchange(&mut Tx::new(), &inode, FileBlock(block), new).unwrap();
+        found.map(|found| found.old.is_some())
+    };
+    assert_eq!([16, 17, 18].map(exchange), [Some(true), None, Some(false)]);
+    assert!(matches!(maps.map.lookup(&inode, FileBlock(17)), Err(Error::Corrupt(_))));
 }

@@ -5,15 +5,16 @@ use crate::drivers::acts::{SMALL, TIERS, by_hand, cases};
 use crate::drivers::faults;
 use crate::drivers::faults::kinds::Kind;
 use crate::drivers::run::{Seen, Wrong, run};
-use crate::drivers::scenes::SCENES;
+use crate::drivers::scenes::{SCENES, Scene};
 use crate::drivers::systematic::{Effort, explore};
 use crate::kinds::{BASE, CONFIGS};
+use terrace_format::map_kind::MapKind;
 use terrace_media::block::Operation;
 use terrace_runtime::planted::plant;
 use terrace_runtime::{interleave, thread};
 
 /// The finding of a mistake.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Found {
     /// Images judged until then, summed over all tries.
     pub states: u64,
@@ -89,20 +90,12 @@ fn kinds(stage: &Stage) -> impl Iterator<Item = Config> {
 
 /// Searches until a rule is violated. `None`: the budget ended without a violation.
 pub fn find(wrong: Wrong, budget: Budget) -> Option<Found> {
-    let mut found = Found { states: 0, operations: 0, how: String::new(), what: String::new() };
+    let mut found = Found::default();
     let (singles, _) = cases();
     let seen = Seen::default();
     for stage in stages(budget) {
         let violation = match stage {
-            Stage::Scenes => SCENES.iter().find_map(|scene| {
-                found.how = format!("scene: {}", scene.name);
-                thread::set_index(0);
-                plant(wrong.mistake);
-                let played = crate::findings::caught(scene.play);
-                plant(None);
-                interleave::set_hook(None);
-                played.err()
-            }),
+            Stage::Scenes => SCENES.iter().find_map(|scene| play(scene, wrong, &mut found)),
             Stage::Operations(config, quiet) => singles.iter().find_map(|case| {
                 let effort = Effort { lines: 5, samples: 12, stride: 2, quiet, ..Effort::NONE };
                 let explored = explore(config, case, effort, 0, wrong);
@@ -126,21 +119,54 @@ pub fn find(wrong: Wrong, budget: Budget) -> Option<Found> {
                 plant(None);
                 explored.err()
             }),
-            Stage::FewFiles(seed) | Stage::Histories(seed) => kinds(&stage).find_map(|config| {
-                let ended = run(config, seed, budget.operations, wrong, &seen);
-                found.states += ended.counts.states;
-                found.operations += ended.counts.work.operations;
-                found.how = format!(
-                    "--once --config {} --seed {seed} --operations {}",
-                    config.name, budget.operations
-                );
-                ended.violation.map(|violation| violation.text)
-            }),
+            Stage::FewFiles(seed) | Stage::Histories(seed) => kinds(&stage)
+                .find_map(|config| history((config, seed, budget.operations), (wrong, &seen), &mut found)),
         };
-        if let Some(violation) = violation {
-            found.what = violation.chars().take(160).collect();
-            return Some(found);
+        if violation.is_some() {
+            return told(found, violation);
         }
     }
     None
+}
+
+/// As [`find`], by the scenes and the random histories of the kinds that have a file map.
+pub fn find_with_map(wrong: Wrong, map: MapKind, budget: Budget) -> Option<Found> {
+    let mut found = Found::default();
+    let mut scenes = SCENES.iter().filter(|scene| scene.map == Some(map));
+    let mut violation = scenes.find_map(|scene| play(scene, wrong, &mut found));
+    let (seen, kinds) = (Seen::default(), || CONFIGS.iter().filter(|config| config.map == map));
+    for seed in 1..=budget.histories {
+        violation = violation.or_else(|| {
+            kinds().find_map(|config| history((*config, seed, budget.operations), (wrong, &seen), &mut found))
+        });
+    }
+    told(found, violation)
+}
+
+fn told(found: Found, violation: Option<String>) -> Option<Found> {
+    violation.map(|violation| Found { what: violation.chars().take(160).collect(), ..found })
+}
+
+/// Plays a scene; gives the violation.
+fn play(scene: &Scene, wrong: Wrong, found: &mut Found) -> Option<String> {
+    found.how = format!("scene: {}", scene.name);
+    thread::set_index(0);
+    plant(wrong.mistake);
+    let played = crate::findings::caught(scene.play);
+    plant(None);
+    interleave::set_hook(None);
+    played.err()
+}
+
+/// Runs a random history of a seed; gives the violation.
+fn history(
+    (config, seed, operations): (Config, u64, u64),
+    (wrong, seen): (Wrong, &Seen),
+    found: &mut Found,
+) -> Option<String> {
+    let ended = run(config, seed, operations, wrong, seen);
+    found.states += ended.counts.states;
+    found.operations += ended.counts.work.operations;
+    found.how = format!("--once --config {} --seed {seed} --operations {operations}", config.name);
+    ended.violation.map(|violation| violation.text)
 }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use terrace_engine::{Allocate, Caller, Engine, MetadataMoves, Movements, Simulation, Wait, WriteFlags};
 use terrace_format::Ino;
+use terrace_format::clustered_map::PIECE_BLOCKS;
 use terrace_format::map_kind::MapKind;
 use terrace_media::crash::EventKind;
 use terrace_reference::{BLOCK, data};
@@ -22,17 +23,42 @@ use terrace_runtime::sync::Mutex;
 pub struct Scene {
     /// For messages.
     pub name: &'static str,
+    /// The file map that the scene is about.
+    pub map: Option<MapKind>,
     /// Plays the scene.
     pub play: fn(),
 }
 
+impl Scene {
+    const fn of_any_map(name: &'static str, play: fn()) -> Scene {
+        Scene { name, map: None, play }
+    }
+
+    const fn of_map(map: MapKind, name: &'static str, play: fn()) -> Scene {
+        Scene { name, map: Some(map), play }
+    }
+}
+
 /// All scenes.
-pub const SCENES: [Scene; 5] = [
-    Scene { name: "blocks are punched while they are fetched", play: punched_while_fetched },
-    Scene { name: "an inode page is to move while a number is taken", play: page_moves_amid_number },
-    Scene { name: "a gap shrinks while room for it is claimed", play: gap_shrinks_amid_claim },
-    Scene { name: "power fails while entries of the cuckoo map move", play: entries_move_amid_crash },
-    Scene { name: "power fails while the reach of a block table grows", play: reach_grows_amid_crash },
+pub const SCENES: [Scene; 8] = [
+    Scene::of_any_map("blocks are punched while they are fetched", punched_while_fetched),
+    Scene::of_any_map("an inode page is to move while a number is taken", page_moves_amid_number),
+    Scene::of_any_map("a gap shrinks while room for it is claimed", gap_shrinks_amid_claim),
+    Scene::of_any_map("others free and take blocks while a writer searches", taken_amid_search),
+    Scene::of_map(
+        MapKind::Cuckoo,
+        "power fails while entries of the cuckoo map move",
+        entries_move_amid_crash,
+    ),
+    Scene::of_map(MapKind::HashfsLinear, "power fails while the reach of a block table grows", || {
+        reach_grows_amid_crash(MapKind::HashfsLinear);
+    }),
+    Scene::of_map(MapKind::Hashfs, "power fails while the reach of hashfs grows", || {
+        reach_grows_amid_crash(MapKind::Hashfs);
+    }),
+    Scene::of_map(MapKind::Clustered, "power fails while the reach of the clustered map grows", || {
+        reach_grows_amid_crash(MapKind::Clustered);
+    }),
 ];
 
 const ROOT: Ino = Ino(1);
@@ -116,18 +142,35 @@ fn gap_shrinks_amid_claim() {
     world.borrow_mut().judge_leaks();
 }
 
+/// A writer on a full pool finds no victim for which a tier has room. Then others make such room, and take the PM blocks
+/// that they free: their blocks can be demoted, so the writer must not get ENOSPC.
+fn taken_amid_search() {
+    let (_world, fs) = mounted(Config { device_blocks: 129, ..SMALL });
+    let [cold, warm, others, f] = ["cold", "warm", "others", "f"].map(|name| create(&fs, name));
+    write(&fs, cold, 0, &data(40 * BLOCK, 1));
+    fs.sync_to(1, &mut |_| {}).unwrap();
+    let append = |block: u64| fs.write(warm, block * B, &data(BLOCK, 2), WriteFlags::default(), W);
+    let blocks = (0..).find(|block| append(*block).is_err()).unwrap();
+    assert!(blocks > 300, "{blocks} blocks fill the pool");
+    let user = Arc::clone(&fs);
+    let take = move |_| {
+        user.fallocate(cold, 0, 32 * B, Allocate::PunchHole, W).unwrap();
+        user.fallocate(warm, (blocks - 4) * B, 4 * B, Allocate::PunchHole, W).unwrap();
+        write(&user, others, 0, &data(4 * BLOCK, 3));
+    };
+    amid("space:not-found", 1, take, || write(&fs, f, 0, &data(BLOCK, 4)));
+}
+
 /// Entries of the cuckoo map move to make room.
 fn entries_move_amid_crash() {
     let Some((moments, _)) = room_made_amid_crash(MapKind::Cuckoo, 430) else { return };
     assert!(moments >= 4, "room was made at {moments} moments only");
 }
 
-/// The reach of a block table that is the map grows before a block lies so far from its home.
-fn reach_grows_amid_crash() {
-    for map in MapKind::ALL.iter().filter(|map| map.is_table()) {
-        let Some((moments, reaches)) = room_made_amid_crash(*map, u64::MAX) else { continue };
-        assert!(reaches.len() >= 2, "{map:?}: {moments} moments, reaches of {reaches:?}");
-    }
+/// The reach of a table grows before a block lies so far from its home.
+fn reach_grows_amid_crash(map: MapKind) {
+    let Some((moments, reaches)) = room_made_amid_crash(map, u64::MAX) else { return };
+    assert!(reaches.len() >= 2, "{map:?}: {moments} moments, reaches of {reaches:?}");
 }
 
 /// Fills PM with up to `blocks` blocks, one by one. A crash while the map makes room, or after the write that asked for it,
@@ -159,9 +202,10 @@ fn room_made_amid_crash(map: MapKind, blocks: u64) -> Option<(usize, BTreeSet<Op
             taken.lock().push(pm.snapshot());
         }
     })));
+    // No block is in a run with the one before, or in a line with it.
+    let stride = if map == MapKind::Clustered { PIECE_BLOCKS } else { 2 };
     for block in 0..blocks {
-        // No block is in a run with the one before.
-        let written = fs.write(f, 2 * block * B, &data(BLOCK, block), WriteFlags::default(), W);
+        let written = fs.write(f, stride * block * B, &data(BLOCK, block), WriteFlags::default(), W);
         if written.is_err_and(|error| error.errno() == libc::ENOSPC) {
             break;
         }

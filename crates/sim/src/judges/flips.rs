@@ -39,6 +39,7 @@ enum Structure {
     Lanes,
     BlockTable,
     ChecksumWords,
+    MapTable,
     InodePages,
     RadixNodes,
     CatalogPages,
@@ -155,8 +156,8 @@ fn copy(media: &Media) -> Media {
 }
 
 fn has_word(structure: Structure) -> bool {
-    use Structure::{BlockTable, CatalogPages, InodePages, RadixNodes, Roots};
-    matches!(structure, Roots | BlockTable | InodePages | RadixNodes | CatalogPages)
+    use Structure::{BlockTable, CatalogPages, InodePages, MapTable, RadixNodes, Roots};
+    matches!(structure, Roots | BlockTable | MapTable | InodePages | RadixNodes | CatalogPages)
 }
 
 fn places(pm: &dyn PmMedium, geometry: &Geometry) -> Places {
@@ -170,6 +171,7 @@ fn places(pm: &dyn PmMedium, geometry: &Geometry) -> Places {
             _ if block < LANES_BLOCK => continue,
             _ if block.offset() < geometry.table_offset() => Structure::Lanes,
             _ if geometry.is_table(block) => Structure::BlockTable,
+            _ if geometry.is_map_area(block) => Structure::MapTable,
             _ if block < geometry.first_pool_block() => Structure::ChecksumWords,
             Some(Owner::Page { kind: PageKind::InodePage, .. }) => Structure::InodePages,
             Some(Owner::Page { kind: PageKind::CatalogPage, .. }) => Structure::CatalogPages,
