@@ -4,7 +4,6 @@
 
 use super::table::{CuckooMap, Found, hit};
 use crate::file_map::{Exchange, MapGuard, Mapping, PresenceChange};
-use crate::log_words::log_changes;
 use terrace_blocks::pool::Known;
 use terrace_format::cuckoo_map::{Entry, Slot, Words, is_free};
 use terrace_format::{FileBlock, Ino};
@@ -24,7 +23,7 @@ impl CuckooMap {
         let key = self.key(ino, block);
         // The second line is on its way while the first is searched.
         key.pair.iter().for_each(|line| self.pages.pm.expect_load(self.buckets.line(*line)));
-        let mut held = self.stripes.lock(key.pair);
+        let mut held = self.stripes.lock_pair(key.pair);
         let (mut found, mut free) = (None, None);
         for line in key.pair {
             let Ok(entries) = self.read_line(line) else { return Ok(None) };
@@ -63,6 +62,12 @@ impl CuckooMap {
 
     fn log_slot(&self, tx: &mut Tx, (line, slot): Slot, old: Words, new: Words) {
         let at = self.buckets.line(line).plus(16 * slot as u64);
-        log_changes(tx, at, &old.map(U64::new), &new.map(U64::new));
+        let ([old_owner, old_run], [owner, run]) = (old, new);
+        match (old_owner != owner, old_run != run) {
+            (true, true) => tx.write_words(at, new.map(U64::new)),
+            (true, false) => tx.write_u64(at, owner),
+            (false, true) => tx.write_u64(at.plus(8), run),
+            (false, false) => {}
+        }
     }
 }

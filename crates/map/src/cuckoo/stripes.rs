@@ -12,7 +12,7 @@ use terrace_runtime::sync::atomic::{AtomicU64, Ordering, fence};
 use terrace_runtime::sync::{LockKind, PoolLocks, RankedGuard, RankedMutex};
 
 /// Most stripes of buckets.
-const MAX_STRIPES: u64 = 4096;
+const MAX_STRIPES: u64 = 1024;
 
 /// The stripes of a map: of buckets, and behind them that of the stash.
 pub(super) struct Stripes {
@@ -60,12 +60,29 @@ impl Stripes {
         self.sequence(self.of(line)).is_some_and(|now| now.load(Ordering::Relaxed) == sequence)
     }
 
+    /// Locks the stripes of two lines.
+    #[inline]
+    pub fn lock_pair(&self, pair: [u64; 2]) -> Held<'_> {
+        let [first, second] = pair.map(|line| self.of(line));
+        let mut held = self.held();
+        held.take(first.min(second));
+        if first != second {
+            held.take(first.max(second));
+        }
+        held
+    }
+
+    #[inline]
+    fn held(&self) -> Held<'_> {
+        Held { storing: SmallVec::new(), guards: SmallVec::new(), stripes: self, moved: None }
+    }
+
     /// Locks the stripes of lines.
     pub fn lock(&self, lines: impl IntoIterator<Item = u64>) -> Held<'_> {
         let mut wanted: SmallVec<[u32; 8]> = lines.into_iter().map(|line| self.of(line)).collect();
         wanted.sort_unstable();
         wanted.dedup();
-        let mut held = Held { storing: SmallVec::new(), guards: SmallVec::new(), stripes: self, moved: None };
+        let mut held = self.held();
         wanted.into_iter().for_each(|number| held.take(number));
         held
     }
