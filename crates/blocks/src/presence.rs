@@ -141,6 +141,19 @@ impl Blocks {
         }
     }
 
+    /// The number of aligned sixteens with a block.
+    fn sixteens(&self) -> u64 {
+        let of_bits = |bits: &Bits| {
+            let halves = bits.iter().flat_map(|word| [word & 0xffff, word >> 16]);
+            halves.filter(|half| *half != 0).count() as u64
+        };
+        match self {
+            Blocks::One(_) => 1,
+            Blocks::Few(pieces) => pieces.iter().map(|piece| of_bits(&piece.bits)).sum(),
+            Blocks::Many(pieces) => pieces.values().map(of_bits).sum(),
+        }
+    }
+
     /// The next blocks from `from` on, ascending.
     fn from(&self, from: FileBlock) -> impl Iterator<Item = FileBlock> {
         let first = place(from).0;
@@ -288,6 +301,12 @@ impl Presence {
         blocks.map_or(0, |blocks| blocks.take_while(|block| *block < to).count() as u64)
     }
 
+    /// The number of aligned sixteens of all files with a block that PM holds. Looks at all bits.
+    pub fn sixteens(&self) -> u64 {
+        let of_shard = |shard: &RwLock<Shard>| shard.read().values().map(Blocks::sixteens).sum::<u64>();
+        self.shards.iter().map(of_shard).sum()
+    }
+
     /// Appends the next blocks of a file in `from..to` that PM holds, ascending, at most `most`. Gives the block to go on
     /// at; `None` at the end of the range.
     pub fn list(
@@ -339,6 +358,8 @@ mod tests {
             let end = 4100.max(block);
             let count = model.range((ino, block)..(ino, end)).count() as u64;
             assert_eq!(presence.count(file, at, FileBlock(end)), count);
+            let sixteens: BTreeSet<_> = model.iter().map(|(ino, block)| (ino, block / 16)).collect();
+            assert_eq!(presence.sixteens(), sixteens.len() as u64);
             assert_eq!(presence.is_empty(file), model.range((ino, 0)..(ino + 1, 0)).next().is_none());
         }
     }

@@ -48,6 +48,7 @@ fn table(checker: &mut Checker<'_>) -> Rc<ClusteredTable> {
         found.push(Found { piece, line, number });
     }
     checker.summary.map.longest_distance = Some(longest);
+    checker.summary.map.load_percent = found.len() as u64 * 100 / lines.count();
     found.sort_unstable_by_key(|found| (found.piece, found.number));
     let table = Rc::new(ClusteredTable { lines: found });
     checker.clustered = Some(Rc::clone(&table));

@@ -81,8 +81,8 @@ pub fn judge(
     let (map, free) = (checker.geometry.map, checker.summary.pm_blocks.free);
     let slots = checker.geometry.block_count() - checker.geometry.first_pool_block().0;
     checker.summary.map.name = map.name();
-    // A cuckoo table was counted by its entries.
-    if checker.geometry.map_buckets() == 0 {
+    // Cuckoo and clustered tables were counted by entries and lines.
+    if map.is_table() || !map.is_shared() {
         checker.summary.map.load_percent = slots.saturating_sub(free) * 100 / slots.max(1);
     }
     checker.findings.into_report(checker.summary)

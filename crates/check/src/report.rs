@@ -62,7 +62,7 @@ pub struct MapSummary {
     /// Its name.
     pub name: &'static str,
     /// Blocks of the pool in use, in percent: the load of the table where the block table is the map. Of a cuckoo table its
-    /// entries, in percent of the places in its buckets.
+    /// entries, in percent of the places in its buckets; of a clustered table its lines in use, in percent of all.
     pub load_percent: u64,
     /// Where the map has a reach: the largest distance of a block from its home, in slots or lines of its search.
     pub longest_distance: Option<u64>,

@@ -340,7 +340,9 @@ fn status_tells_the_table_of_each_map() {
             continue;
         };
         let is_cuckoo = row.kind == MapKind::Cuckoo;
-        assert!((50.0..=100.0).contains(&table.load_percent), "{}: {table:?}", row.name);
+        // A clustered table has a line for two or three of these blocks.
+        let least = if row.kind == MapKind::Clustered { 15.0 } else { 50.0 };
+        assert!((least..=100.0).contains(&table.load_percent), "{}: {table:?}", row.name);
         assert_eq!(
             (table.reach.is_some(), table.far_searches.is_some()),
             (!is_cuckoo, !is_cuckoo),

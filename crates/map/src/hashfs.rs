@@ -12,6 +12,7 @@
 //! Locks: the entry of a block is under its inode's lock. A search reads owner words of other inodes, and compares them
 //! with its own key only.
 
+use crate::cursor::{ANNOUNCED, Cursor};
 use crate::file_map::{
     Exchange, FileMap, Freed, MapChange, MapGuard, MapInode, MapRecord, Mapped, Mapping, PresenceChange,
     Raise, Witness,
@@ -38,7 +39,7 @@ use zerocopy::little_endian::U64;
 pub(crate) const ROW: MapRow = MapRow {
     kind: MapKind::HashfsLinear,
     name: "hashfs-linear",
-    sentence: "The block table as hash table of all files; the fast tier cannot grow",
+    sentence: "The block table as hash table of all files, for comparison; the fast tier can never grow",
     make: |blocks| Ok(Box::new(HashfsMap::open(Arc::clone(blocks))?)),
 };
 
@@ -46,7 +47,7 @@ pub(crate) const ROW: MapRow = MapRow {
 pub(crate) const GROUPS_ROW: MapRow = MapRow {
     kind: MapKind::Hashfs,
     name: "hashfs",
-    sentence: "As hashfs-linear, 16 blocks side by side; the fast tier cannot grow",
+    sentence: "As hashfs-linear, 16 blocks side by side; the fast tier can never grow",
     make: ROW.make,
 };
 
@@ -111,6 +112,20 @@ impl HashfsMap {
             pages: 0,
             before: Vec::new(),
         }
+    }
+
+    /// Announces the loads of 16 aligned blocks.
+    #[cold]
+    fn announce(&self, ino: Ino, first: FileBlock) -> Result<()> {
+        let homes_of = &self.hashed()?.homes;
+        if homes_of.placement() == Placement::Groups {
+            self.table.expect_group(homes_of.home(ino, first).slot.0);
+            return Ok(());
+        }
+        let mut homes = [Home::default(); ANNOUNCED as usize];
+        homes_of.homes(ino, first, &mut homes);
+        homes.iter().for_each(|home| self.table.expect(home.slot.0));
+        Ok(())
     }
 
     /// Sets the bits of new blocks; the bits of removed blocks are cleared when the change is committed.
@@ -181,6 +196,13 @@ impl FileMap for HashfsMap {
         }
         let hashed = self.hashed()?;
         self.table.find(hashed, inode.ino, block, hashed.homes.home(inode.ino, block))
+    }
+
+    fn lookup_with(&self, cursor: &Cursor, inode: &MapInode, block: FileBlock) -> Result<Option<Mapping>> {
+        if let Some(next) = cursor.announces(block) {
+            self.announce(inode.ino, next)?;
+        }
+        FileMap::lookup(self, inode, block)
     }
 
     fn lookup_run(&self, inode: &MapInode, first: FileBlock, out: &mut [Option<Mapping>]) -> Result<()> {

@@ -218,7 +218,8 @@ impl TableSearch {
         Ok(())
     }
 
-    fn expect_group(&self, slot: u64) {
+    /// Announces that the lines of the group of a slot will be read.
+    pub fn expect_group(&self, slot: u64) {
         let begin = slot / GROUP_SLOTS * GROUP_SLOTS;
         (begin..begin + GROUP_SLOTS).step_by(LINE_ENTRIES as usize).for_each(|slot| self.expect(slot));
     }

@@ -30,7 +30,7 @@ pub use crate::radix::{NodeOwner, RadixTree, RootPlace};
 pub(crate) const ROW: MapRow = MapRow {
     kind: MapKind::Radix,
     name: "radix",
-    sentence: "A radix tree per file",
+    sentence: "A radix tree per file: right for most pools",
     make: |blocks| Ok(Box::new(RadixTree::new(Arc::clone(blocks)))),
 };
 

@@ -185,7 +185,7 @@ fn show(found: &Value, verbose: bool) {
         } else {
             format!("{} entries in the stash, {} moves", text(&table["stash_entries"]), text(&table["moves"]))
         };
-        parts.insert(1, format!("({load:.0} % full, {rest})"));
+        parts.insert(1, format!("(load {load:.0} %, {rest})"));
     }
     if !found["threshold"].is_null() {
         parts.push(format!("threshold {} %", text(&found["threshold"])));

@@ -101,7 +101,8 @@ pub struct FsStatus {
 /// A table of all files that is the file map: the block table, a clustered table, or a cuckoo table.
 #[derive(Debug, Clone, Serialize)]
 pub struct TableStatus {
-    /// Blocks in use, in percent of all blocks, with a cuckoo table of the places in its buckets.
+    /// The used part of the table in percent: blocks in use of all blocks, with a cuckoo table of the places in its buckets;
+    /// with a clustered table lines in use of all lines.
     pub load_percent: f64,
     /// The stored reach: distances of blocks from their homes, in slots or lines, are below the reach. `None` with a cuckoo
     /// table, and when it cannot be read.
@@ -199,8 +200,13 @@ fn table_status(engine: &Engine) -> Option<TableStatus> {
             moves: Some(hashed.moves()),
         });
     }
+    // A clustered table has a line for sixteen blocks, and is nearly empty in a full pool of large files.
+    let load_percent = match geometry.map {
+        MapKind::Clustered => hashed.presence.sixteens() as f64 * 100.0 / geometry.map_lines() as f64,
+        _ => used / usage.total as f64,
+    };
     Some(TableStatus {
-        load_percent: used / usage.total as f64,
+        load_percent,
         reach: engine.store.persistent.pm().load_u64(geometry.map_reach()).ok(),
         far_searches: Some(hashed.far_searches()),
         stash_entries: None,

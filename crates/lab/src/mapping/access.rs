@@ -333,6 +333,28 @@ impl Accesses {
     }
 }
 
+/// Fills a pool with blocks that are 16 apart in their file, until no block is free. Gives the times of the processor from a
+/// load on.
+///
+/// # Errors
+/// The pool's, but for want of blocks.
+pub(crate) fn fill_with_pieces(files: &mut Files, load: f64) -> Outcome<Vec<f64>> {
+    const APART: u64 = 16;
+    let mut times = Vec::new();
+    for number in 1.. {
+        let begin_ns = processor_ns();
+        let done = files.pool.insert(&files.inodes[0], FileBlock(number * APART), 1);
+        let taken_ns = processor_ns().saturating_sub(begin_ns);
+        match done {
+            Ok(()) if files.pool.load() >= load => times.push(taken_ns as f64),
+            Ok(()) => {}
+            Err(Error::NoSpace(NoSpace::Pm)) => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(times)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

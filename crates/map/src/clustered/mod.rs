@@ -24,6 +24,7 @@ pub(crate) use claims::Claimed;
 pub use table::ClusteredMap;
 
 use self::change::{BLOCK_BYTES, RUN_BYTES};
+use crate::cursor::Cursor;
 use crate::file_map::{
     Exchange, FileMap, Freed, MapChange, MapGuard, MapInode, MapRecord, Mapped, Mapping, Raise,
 };
@@ -43,7 +44,7 @@ use terrace_wal::{Error, MapRoom, Result, Tx};
 pub(crate) const ROW: MapRow = MapRow {
     kind: MapKind::Clustered,
     name: "clustered",
-    sentence: "A table of all files, a line for 16 blocks; the fast tier cannot grow, up to 512 GiB",
+    sentence: "A table of all files, a line for 16 blocks: for large files read at random; the fast tier has at most 512 GiB and can never grow",
     make: |blocks| Ok(Box::new(ClusteredMap::open(Arc::clone(blocks))?)),
 };
 
@@ -64,6 +65,13 @@ impl FileMap for ClusteredMap {
         self.look_up(piece, self.lines.home(piece), (block.0 % PIECE_BLOCKS) as usize, &mut out)?;
         let [mapping] = out;
         Ok(mapping)
+    }
+
+    fn lookup_with(&self, cursor: &Cursor, inode: &MapInode, block: FileBlock) -> Result<Option<Mapping>> {
+        if let Some(next) = cursor.announces(block) {
+            self.pages.pm.expect_load(self.lines.at(self.lines.home(Piece::of(inode.ino, next))));
+        }
+        FileMap::lookup(self, inode, block)
     }
 
     fn lookup_run(&self, inode: &MapInode, first: FileBlock, out: &mut [Option<Mapping>]) -> Result<()> {

@@ -64,3 +64,15 @@ impl<'m> Announced<'m> {
         key.pair.iter().for_each(|line| self.map.pages.pm.expect_load(self.map.buckets.line(*line)));
     }
 }
+
+impl CuckooMap {
+    /// Announces the first buckets of 16 aligned blocks, where look-ups of single blocks come in order: most blocks are there.
+    #[cold]
+    pub(super) fn announce_first_buckets(&self, ino: Ino, first: FileBlock) {
+        let group = Group::of(self, ino, first.0);
+        for block in first.0..first.0 + RUN_BLOCKS {
+            let [bucket, _] = group.key(ino, block).pair;
+            self.pages.pm.expect_load(self.buckets.line(bucket));
+        }
+    }
+}

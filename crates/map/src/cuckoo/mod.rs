@@ -31,6 +31,7 @@ pub(crate) use stripes::Held;
 pub use table::CuckooMap;
 
 use self::change::{ENTRY_BYTES, RUN_BYTES};
+use crate::cursor::Cursor;
 use crate::file_map::{Exchange, FileMap, Freed, MapChange, MapGuard, MapInode, MapRecord, Mapped, Mapping};
 use crate::hidden::is_whole;
 use crate::map_row::MapRow;
@@ -45,12 +46,19 @@ use terrace_wal::{MapRoom, Result, Tx};
 pub(crate) const ROW: MapRow = MapRow {
     kind: MapKind::Cuckoo,
     name: "cuckoo",
-    sentence: "A cuckoo table of all files; the fast tier cannot grow",
+    sentence: "A cuckoo table of all files; the fast tier can never grow",
     make: |blocks| Ok(Box::new(CuckooMap::open(Arc::clone(blocks))?)),
 };
 
 impl FileMap for CuckooMap {
     fn lookup(&self, inode: &MapInode, block: FileBlock) -> Result<Option<Mapping>> {
+        self.lookup_one(inode, block)
+    }
+
+    fn lookup_with(&self, cursor: &Cursor, inode: &MapInode, block: FileBlock) -> Result<Option<Mapping>> {
+        if let Some(next) = cursor.announces(block) {
+            self.announce_first_buckets(inode.ino, next);
+        }
         self.lookup_one(inode, block)
     }
 

@@ -33,7 +33,7 @@ use terrace_wal::{MapRoom, Result, Tx};
 pub(crate) const ROW: MapRow = MapRow {
     kind: MapKind::Extent,
     name: "extent",
-    sentence: "A B-tree of extents per file",
+    sentence: "A B-tree of extents per file: for files that are not overwritten in small pieces",
     make: |blocks| Ok(Box::new(ExtentTree::new(Arc::clone(blocks)))),
 };
 
