@@ -18,7 +18,7 @@ use crate::file_map::{
     Raise, Witness,
 };
 use crate::hashfs_search::TableSearch;
-use crate::hidden::{is_whole, keep_shown, note_left};
+use crate::hidden::{is_known_cold, is_whole, keep_shown, note_left};
 use crate::map_row::MapRow;
 use crate::pages::Pages;
 use crate::recent::Recent;
@@ -195,6 +195,9 @@ impl FileMap for HashfsMap {
             return Ok(None);
         }
         let hashed = self.hashed()?;
+        if is_known_cold(hashed, inode, block) {
+            return Ok(None);
+        }
         self.table.find(hashed, inode.ino, block, hashed.homes.home(inode.ino, block))
     }
 

@@ -3,6 +3,7 @@
 //!
 //! Locks: none are held here across calls.
 
+use crate::map_inode::MapInode;
 use crate::pages::Pages;
 use terrace_blocks::hidden::{impossible, is_possible};
 use terrace_blocks::pool::{Hashed, Known};
@@ -72,6 +73,12 @@ pub(crate) fn is_whole(hashed: &Hashed, ino: Ino) -> bool {
         Known::Part => false,
         Known::Doubtful => hashed.hidden.is_sound(ino),
     }
+}
+
+/// Whether memory knows that a block of a file with blocks below PM is absent: asked before the table is read.
+#[inline]
+pub(crate) fn is_known_cold(hashed: &Hashed, inode: &MapInode, block: FileBlock) -> bool {
+    inode.has_cold && is_whole(hashed, inode.ino) && !hashed.presence.contains(inode.ino, block)
 }
 
 /// Keeps of the blocks of a listing those before which none can be hidden. Gives the block to go on at.

@@ -25,6 +25,9 @@ pub struct MapInode {
     pub ino: Ino,
     /// Address of its 128-byte slot, whose direct pointers and root word belong to the map.
     pub slot: PmOffset,
+    /// Whether blocks of it lie below PM. Most look-ups are then for absent blocks, and a table of all files asks memory
+    /// before it reads PM.
+    pub has_cold: bool,
 }
 
 impl MapInode {

@@ -53,7 +53,7 @@ impl Model {
 
     fn inode(&self, ino: u64) -> MapInode {
         let page = self.wal.geometry().first_pool_block();
-        MapInode { ino: Ino(ino), slot: page.offset().plus(ino * 128) }
+        MapInode { ino: Ino(ino), slot: page.offset().plus(ino * 128), has_cold: false }
     }
 
     /// Maps blocks; makes room in transactions of their own, each under the lock, as the engine does.

@@ -90,7 +90,7 @@ impl Model {
     }
 
     fn inode(&self, ino: Ino) -> MapInode {
-        MapInode { ino, slot: self.blocks.first_block().offset() }
+        MapInode { ino, slot: self.blocks.first_block().offset(), has_cold: false }
     }
 
     /// Maps a block anew or clears it, or gives up; makes room in transactions of their own. Gives the new mapping. The caller

@@ -84,7 +84,7 @@ impl Model {
     }
 
     fn inode(&self, worker: u64) -> MapInode {
-        MapInode { ino: ino(worker), slot: self.blocks.first_block().offset() }
+        MapInode { ino: ino(worker), slot: self.blocks.first_block().offset(), has_cold: false }
     }
 
     /// Logs a change and commits it, or gives up. True if it was committed.

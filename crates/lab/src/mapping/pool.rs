@@ -181,7 +181,7 @@ impl BarePool {
             self.wal.commit(reservation, &tx)?;
             for slot in (0..in_page).take((count - page * in_page) as usize) {
                 let ino = Ino(FIRST_INO + page * in_page + slot);
-                inodes.push(MapInode { ino, slot: block.offset().plus(slot * SLOT_SIZE) });
+                inodes.push(MapInode { ino, slot: block.offset().plus(slot * SLOT_SIZE), has_cold: false });
             }
         }
         Ok(inodes)

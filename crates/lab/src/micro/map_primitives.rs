@@ -107,7 +107,7 @@ fn of_map(directory: &str, kind: &MapRow, step: u64) -> Outcome<()> {
     let blocks = Arc::new(BlockPool::new(Arc::clone(&wal)));
     let map = (kind.make)(&blocks)?;
     let slot = blocks.claim(1, Purpose::User)?.take(Target::Page).ok_or("no block")?.offset();
-    let inode = MapInode { ino: Ino(5), slot };
+    let inode = MapInode { ino: Ino(5), slot, has_cold: false };
     build(&wal, &*map, &blocks, &inode, step)?;
     let (map, inode) = (&*map, &inode);
     look_ups(map, inode)?;

@@ -115,7 +115,7 @@ fn filled(row: &MapRow, bytes: u64, file_blocks: u64, percent: u64) -> Outcome<F
 impl Filled {
     fn inode(&self, call: u64) -> MapInode {
         let number = (call.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20) % self.files;
-        MapInode { ino: Ino(1 + number), slot: PmBlock(0).offset() }
+        MapInode { ino: Ino(1 + number), slot: PmBlock(0).offset(), has_cold: false }
     }
 
     fn absent(&self, call: u64) -> MapInode {

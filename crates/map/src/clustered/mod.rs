@@ -28,7 +28,7 @@ use crate::cursor::Cursor;
 use crate::file_map::{
     Exchange, FileMap, Freed, MapChange, MapGuard, MapInode, MapRecord, Mapped, Mapping, Raise,
 };
-use crate::hidden::{is_whole, keep_shown};
+use crate::hidden::{is_known_cold, is_whole, keep_shown};
 use crate::map_row::MapRow;
 use std::sync::Arc;
 use terrace_blocks::Claim;
@@ -59,6 +59,9 @@ impl FileMap for ClusteredMap {
         }
         if block.0 < DIRECT_BLOCKS {
             return self.slots.lookup_at(&self.slots.place(inode), block);
+        }
+        if is_known_cold(self.hashed()?, inode, block) {
+            return Ok(None);
         }
         let piece = Piece::of(inode.ino, block);
         let mut out = [None];

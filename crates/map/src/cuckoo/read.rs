@@ -4,7 +4,7 @@ use super::announce::Announced;
 use super::group::Group;
 use super::table::{CuckooMap, FirstLook, Key, run_of};
 use crate::file_map::{MapInode, Mapped, Mapping};
-use crate::hidden::{is_whole, keep_shown};
+use crate::hidden::{is_known_cold, is_whole, keep_shown};
 use terrace_blocks::pool::Known;
 use terrace_format::address::MAX_FILE_BLOCK;
 use terrace_format::cuckoo_map::Entry;
@@ -37,6 +37,9 @@ impl CuckooMap {
 
     pub(super) fn lookup_one(&self, inode: &MapInode, block: FileBlock) -> Result<Option<Mapping>> {
         if block > MAX_FILE_BLOCK {
+            return Ok(None);
+        }
+        if is_known_cold(self.hashed()?, inode, block) {
             return Ok(None);
         }
         let key = self.key(inode.ino, block);

@@ -107,7 +107,11 @@ pub fn slot_page(geometry: &Geometry) -> PmBlock {
 }
 
 pub fn inode(geometry: &Geometry, ino: u64) -> MapInode {
-    MapInode { ino: Ino(ino), slot: slot_page(geometry).offset().plus(ino % 32 * 128) }
+    MapInode {
+        ino: Ino(ino),
+        slot: slot_page(geometry).offset().plus(ino % 32 * 128),
+        has_cold: ino.is_multiple_of(2),
+    }
 }
 
 /// An image of `size` bytes with `free` blocks, all of garbage, and zeroed slots, for a kind of map.

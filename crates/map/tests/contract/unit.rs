@@ -65,7 +65,7 @@ fn an_inode_at_nowhere_has_no_blocks_and_refuses_sets() {
     for_each_map(0..1, |row, seed| {
         let maps = modelled(row, seed);
         assert!(maps.pm.load_u64(MapInode::NOWHERE).is_err(), "outside of every medium");
-        let inode = MapInode { ino: Ino(1), slot: MapInode::NOWHERE };
+        let inode = MapInode { ino: Ino(1), slot: MapInode::NOWHERE, has_cold: false };
         assert!(inode.is_nowhere() && !maps.inode(1).is_nowhere());
         let mut out = [Some(Mapping::written(PmBlock(60))); 3];
         maps.map.lookup_run(&inode, FileBlock(6), &mut out).unwrap();

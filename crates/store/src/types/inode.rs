@@ -3,7 +3,7 @@
 use crate::error::{FsError, FsResult};
 use crate::types::Attributes;
 use terrace_cache::PageKey;
-use terrace_format::inode::InodeSlot;
+use terrace_format::inode::{InodeSlot, flag};
 use terrace_format::{Corrupt, FileBlock, Ino, PmOffset};
 use terrace_map::MapInode;
 use zerocopy::FromZeros;
@@ -39,7 +39,7 @@ impl Inode {
     /// The inode as the file map takes it: number and slot address.
     #[inline]
     pub fn map(&self) -> MapInode {
-        MapInode { ino: self.ino, slot: self.place }
+        MapInode { ino: self.ino, slot: self.place, has_cold: self.slot.has(flag::HAS_COLD) }
     }
 
     /// Size in bytes, as callers see it.
@@ -67,7 +67,7 @@ impl Inode {
     #[inline]
     pub(crate) fn check_slot(&self) -> FsResult<()> {
         let (slot, ino) = (&self.slot, self.ino);
-        if slot.flags.get() & !terrace_format::inode::flag::ALL != 0 {
+        if slot.flags.get() & !flag::ALL != 0 {
             let found = format!("{:#x}", slot.flags.get());
             return Err(Corrupt::new(format!("inode {ino} flags"), "known flags", found).into());
         }

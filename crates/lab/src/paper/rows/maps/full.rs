@@ -32,7 +32,8 @@ fn measure(site: &Site, map: &Contestant, round: usize, sheet: &mut Sheet, block
     times.sort_by(f64::total_cmp);
     let median = times.get(times.len() / 2).copied().unwrap_or(f64::NAN);
     sheet.add(round, (map.name, ""), Metric::NsPerOperation, FROM, median);
-    drop(files);
+    drop((files, file));
+    let file = PoolFile::new(site, map.name)?;
     let layout = Layout { pm_bytes: Some(layout.pm_bytes() / 4), ..Layout::new(1, 64) };
     let mut files = Files::create(&file.path, map, layout, round as u64 + 1, Opening::Bare)?;
     let mut times = fill_with_pieces(&mut files, 0.95)?;
