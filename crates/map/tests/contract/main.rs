@@ -15,6 +15,7 @@ mod hashfs;
 mod model;
 mod modelled_map;
 mod radix;
+mod reading;
 mod unit;
 
 use terrace_map::{MAPS, MapRow as Row};

@@ -45,6 +45,10 @@ pub(crate) fn salvage_clustered(round: &mut Round<'_>) {
             is_damaged = true;
             continue;
         };
+        if is_of_another(round, piece, &line) {
+            is_damaged = true;
+            continue;
+        }
         for (index, place) in line.places() {
             if piece.has(index) && round.pool.in_pool(place.block.0) {
                 note(round, piece.ino, piece.first().plus(index as u64), place);
@@ -69,4 +73,17 @@ fn note(round: &mut Round<'_>, ino: Ino, block: FileBlock, place: Place) {
     if is_first || is_confirmed {
         map.found.insert(block.0, Mapped { block: place.block.0, unwritten: place.unwritten });
     }
+}
+
+/// Whether the block table gives all blocks of a line to another piece: then the key is damaged, and not each of the entries.
+fn is_of_another(round: &Round<'_>, piece: Piece, line: &Line) -> bool {
+    let of_table = |(index, place): (usize, Place)| match round.owners.owner(place.block.0) {
+        Some(Owner::File { ino, block, .. }) => {
+            Some(Piece::of(ino, block)).filter(|_| block == Piece::of(ino, block).first().plus(index as u64))
+        }
+        _ => None,
+    };
+    let mut pieces = line.places().map(of_table);
+    let first = pieces.next().flatten();
+    first.is_some_and(|other| other != piece) && pieces.all(|piece| piece == first)
 }
