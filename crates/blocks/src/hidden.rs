@@ -245,7 +245,12 @@ impl Hidden {
             let end = first.plus(u64::from(*length));
             assert!(*first < end, "a run of no cold blocks at block {first} of inode {ino}");
             let in_both = in_slot.iter().filter(|block| (*first..end).contains(block)).count() as u64;
-            known += u64::from(*length) - presence.count(ino, *first, end) - in_both;
+            let in_pm = presence.count(ino, *first, end) + in_both;
+            assert!(
+                in_pm <= u64::from(*length),
+                "{in_pm} of {length} blocks from {first} of inode {ino} lie in PM"
+            );
+            known += u64::from(*length) - in_pm;
             self.visit(homes, (ino, first.0..end.0), |block, _| {
                 if !presence.contains(ino, block) && !self.judged.read().gone.contains(&(ino, block)) {
                     over.insert(block);

@@ -13,6 +13,7 @@ use crate::hidden::Hidden;
 use crate::presence::Presence;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use terrace_format::address::MAX_FILE_BLOCK;
 use terrace_format::homes::Homes;
 use terrace_format::inode::{DIRECT_BLOCKS, InodeSlot};
 use terrace_format::{Corrupt, FileBlock, Ino, Lsn, PmBlock};
@@ -111,6 +112,11 @@ impl Hashed {
     pub fn learned_from_map(&self) {
         assert!(!self.is_placing, "the block table is the map");
         self.know(Known::All);
+    }
+
+    /// Whether presence has a bit for a file block: the first ones may lie in the slot.
+    pub(crate) fn has_bit_of(&self, block: FileBlock) -> bool {
+        (self.first_present..=MAX_FILE_BLOCK).contains(&block)
     }
 
     /// Judges a file by its slot and its cold blocks ([`Hidden::judge`]). The caller holds its lock, at least shared.

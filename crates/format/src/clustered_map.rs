@@ -85,6 +85,17 @@ impl Piece {
         indexes.filter(move |index| piece.has(*index)).map(move |index| piece.first().plus(index as u64))
     }
 
+    /// Numbers of the blocks in the piece that no line may map: those in the slot, and behind the last block of a file.
+    #[inline]
+    pub fn impossible(&self) -> std::ops::Range<usize> {
+        let (first, last) = (self.first().0, self.first().0 + PIECE_BLOCKS - 1);
+        match (first < DIRECT_BLOCKS, last > MAX_FILE_BLOCK.0) {
+            (true, _) => 0..(DIRECT_BLOCKS - first) as usize,
+            (_, true) => (MAX_FILE_BLOCK.0 + 1 - first) as usize..PIECE_BLOCKS as usize,
+            _ => 0..0,
+        }
+    }
+
     /// Whether a line may map a block of the piece, by its number in the piece: not in the slot, and possible.
     pub fn has(&self, index: usize) -> bool {
         let block = self.first().0 + index as u64;
@@ -291,6 +302,10 @@ mod tests {
             assert_eq!(Piece::decode(piece.key() + 2), None, "block {block} is not the first");
         }
         assert!(!Piece::of(Ino(1), MAX_FILE_BLOCK).has(15), "a block behind the last of a file");
+        for number in [0, 1, MAX_FILE_BLOCK.0 / 16 - 1, MAX_FILE_BLOCK.0 / 16] {
+            let piece = Piece { ino: Ino(1), number };
+            assert!((0..16).filter(|index| !piece.has(*index)).eq(piece.impossible()), "{piece:?}");
+        }
         assert!([0, 1, u64::MAX].iter().all(|word| Piece::decode(*word).is_none()));
     }
 

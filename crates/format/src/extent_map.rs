@@ -219,6 +219,12 @@ impl NodeHead {
         self.order.get(position).copied().unwrap_or(0)
     }
 
+    /// Whether the place that an insertion takes next has no entry: false in a damaged node.
+    pub fn is_next_free(&self) -> bool {
+        let (used, free) = self.order.split_at(self.count.min(NODE_ENTRIES));
+        free.first().is_none_or(|next| !used.contains(next))
+    }
+
     /// Makes room for an entry at a position; gives its place. `None` in a full node.
     pub fn insert(&mut self, position: usize) -> Option<u8> {
         let place = self.order.get(self.count).copied()?;

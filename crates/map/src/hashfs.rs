@@ -24,7 +24,7 @@ use crate::pages::Pages;
 use crate::recent::Recent;
 use std::sync::Arc;
 use terrace_blocks::pool::{Hashed, Known};
-use terrace_blocks::{BlockPool, Claim, Presence};
+use terrace_blocks::{BlockPool, Claim};
 use terrace_format::address::MAX_FILE_BLOCK;
 use terrace_format::homes::{Home, Placement};
 use terrace_format::inode::InodeSlot;
@@ -174,8 +174,8 @@ impl HashfsMap {
 }
 
 impl Witness for HashfsMap {
-    fn presence(&self) -> Option<&Presence> {
-        self.table.pages.blocks.hashed().map(|hashed| &hashed.presence)
+    fn table(&self) -> Option<&Hashed> {
+        self.table.pages.blocks.hashed()
     }
 
     fn has_entry(&self, ino: Ino, block: FileBlock) -> Result<bool> {

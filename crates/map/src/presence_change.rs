@@ -7,14 +7,20 @@
 
 use smallvec::SmallVec;
 use terrace_blocks::Presence;
+use terrace_blocks::pool::{Hashed, Known};
 use terrace_format::{FileBlock, Ino};
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_wal::Result;
 
 /// The file map as witness of what presence has to say.
 pub(crate) trait Witness: Send + Sync {
+    /// The table of all files, where the map is one.
+    fn table(&self) -> Option<&Hashed>;
+
     /// The bits, where the map has them.
-    fn presence(&self) -> Option<&Presence>;
+    fn presence(&self) -> Option<&Presence> {
+        self.table().map(|hashed| &hashed.presence)
+    }
 
     /// Whether the map has a block, whatever its bit says.
     ///
@@ -30,6 +36,8 @@ pub(crate) trait Witness: Send + Sync {
 /// them are there: the scan after the mount may have passed a block meanwhile.
 pub struct PresenceChange<'a> {
     witness: &'a dyn Witness,
+    /// Memory knew all blocks when the change began: a block whose bit it set was nowhere.
+    knew_all: bool,
     /// Entered already.
     added: SmallVec<[(Ino, FileBlock); 2]>,
     /// Taken out when the change is committed.
@@ -38,7 +46,8 @@ pub struct PresenceChange<'a> {
 
 impl<'a> PresenceChange<'a> {
     pub(crate) fn new(witness: &'a dyn Witness) -> PresenceChange<'a> {
-        PresenceChange { witness, added: SmallVec::new(), removed: SmallVec::new() }
+        let knew_all = witness.table().is_some_and(|hashed| hashed.known() == Known::All);
+        PresenceChange { witness, knew_all, added: SmallVec::new(), removed: SmallVec::new() }
     }
 
     /// Enters a block; false if it was there.
@@ -47,6 +56,8 @@ impl<'a> PresenceChange<'a> {
         if is_new && !planted(Mistake::PresenceBeforeCommit) {
             self.added.push((ino, block));
         }
+        // Cleared and mapped again in one change: the block stays.
+        self.removed.retain(|at| *at != (ino, block));
         is_new
     }
 
@@ -79,10 +90,13 @@ impl<'a> PresenceChange<'a> {
 impl Drop for PresenceChange<'_> {
     fn drop(&mut self) {
         let Some(presence) = self.witness.presence() else { return };
-        for (ino, block) in self.added.drain(..).chain(self.removed.drain(..)) {
+        let added = self.added.drain(..).map(|at| (at, self.knew_all));
+        for ((ino, block), was_absent) in added.chain(self.removed.drain(..).map(|at| (at, false))) {
             match self.witness.has_entry(ino, block) {
                 Ok(true) => _ = presence.insert(ino, block),
                 Ok(false) => _ = presence.remove(ino, block),
+                // The search passed a line that cannot be read: no reason to doubt what memory knew.
+                Err(_) if was_absent => _ = presence.remove(ino, block),
                 Err(_) => presence.doubt(ino, block),
             }
         }

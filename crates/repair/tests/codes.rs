@@ -592,9 +592,10 @@ fn repair_of_random_damage_always_ends() {
     println!("{rounds} rounds, {clean} repaired");
 }
 
-/// R5. A flipped bit in the key of a line of the clustered table: the block table still has all blocks of the file.
+/// A flipped bit in the key of a line of the clustered table gave the blocks to another inode, although the block table has the
+/// owner of each.
 #[test]
-fn r5_a_damaged_key_of_a_clustered_line_loses_no_content() {
+fn a_damaged_key_of_a_clustered_line_loses_no_content() {
     let sound = with_content(Image::with_clustered());
     let content = |image: &Image| {
         let pool = pool_of(image);
@@ -611,7 +612,10 @@ fn r5_a_damaged_key_of_a_clustered_line_loses_no_content() {
         image.put_u64(at, sound.word(at) ^ 1 << bit);
         let (after, lost, actions) = content(&image);
         if after != before {
-            eprintln!("block {block} bit {bit}: {} bytes, {lost:?} {actions:#?}", after.map_or(0, |c| c.len()));
+            eprintln!(
+                "block {block} bit {bit}: {} bytes, {lost:?} {actions:#?}",
+                after.map_or(0, |c| c.len())
+            );
             spoiled.push((block, bit));
         }
     }

@@ -64,6 +64,7 @@ impl BlockPool {
         // The scan after the mount passes a block that is known.
         if let Some(hashed) = self.hashed()
             && let Ok(Owner::File { ino, block, .. }) = self.owner(block)
+            && hashed.has_bit_of(block)
         {
             hashed.presence.insert(ino, block);
         }

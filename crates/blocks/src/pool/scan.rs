@@ -5,7 +5,6 @@
 use super::{BlockPool, Known, Space};
 use crate::descriptor::{Descriptor, State};
 use crate::hidden::{impossible, is_possible};
-use terrace_format::address::MAX_FILE_BLOCK;
 use terrace_format::table::{Entry, Owner, TABLE_ENTRY_SIZE};
 use terrace_format::{FileBlock, Ino, PmBlock};
 use terrace_wal::{Error, Result};
@@ -89,9 +88,7 @@ impl BlockPool {
                     descriptor.set_partial(true);
                 }
                 match (&self.hashed, Owner::decode(word)) {
-                    (Some(hashed), Some(Owner::File { ino, block: of, .. }))
-                        if of <= MAX_FILE_BLOCK && of >= hashed.first_present =>
-                    {
+                    (Some(hashed), Some(Owner::File { ino, block: of, .. })) if hashed.has_bit_of(of) => {
                         hashed.presence.insert_if(ino, of, || self.learn(PmBlock(block), State::Used));
                     }
                     _ => _ = self.learn(PmBlock(block), State::Used),

@@ -65,11 +65,18 @@ impl<'m> Changing<'m> {
                 let Some(Found { number, line }) = self.map.find(piece, home, u16::MAX)? else {
                     return Ok(None);
                 };
-                self.loaded.push(Loaded { piece, number, old: line, new: line, is_claimed: false });
+                self.load(piece, Found { number, line });
                 self.loaded.len() - 1
             }
         };
         Ok(self.loaded.get_mut(at))
+    }
+
+    fn load(&mut self, piece: Piece, Found { number, line }: Found) {
+        let mut new = line;
+        // Damage, which would keep the line for ever.
+        piece.impossible().for_each(|index| new.set(index, None));
+        self.loaded.push(Loaded { piece, number, old: line, new, is_claimed: false });
     }
 
     /// Claims the first free line of a piece. Gives the reach that it needs, if that is not the stored one yet.
@@ -80,6 +87,12 @@ impl<'m> Changing<'m> {
             let number = map.lines.ahead(home, distance);
             // A line that cannot be read is not free.
             let is_free = match map.read_key(number) {
+                // Without a block in memory, by damage: a second line of the piece would hide behind it.
+                Ok(key) if key == piece.key() => {
+                    let line = map.read_line(number)?;
+                    self.load(piece, Found { number, line });
+                    return Ok(Some(distance + 1).filter(|needed| *needed > map.reach()));
+                }
                 Ok(key) => key == 0,
                 Err(error) => {
                     lost = lost.or(Some(error));
@@ -138,7 +151,7 @@ impl<'m> Changing<'m> {
                 continue;
             }
             let presence = presence.get_or_insert_with(|| PresenceChange::new(map));
-            for index in 0..PIECE_BLOCKS as usize {
+            for index in (0..PIECE_BLOCKS as usize).filter(|index| loaded.piece.has(*index)) {
                 let (ino, block) = (loaded.piece.ino, loaded.piece.first().plus(index as u64));
                 match (loaded.old.get(index), loaded.new.get(index)) {
                     (None, Some(_)) => _ = presence.add(ino, block),

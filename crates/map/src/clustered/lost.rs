@@ -84,7 +84,9 @@ impl ClusteredMap {
             // A change clears the block first, and takes its bit out afterwards under the lock held here.
             let is_there = || {
                 let line = self.read_line(number);
-                line.is_ok_and(|line| line.key() == piece.key() && line.get(index).is_some())
+                let is_mapped = line.is_ok_and(|line| line.key() == piece.key() && line.get(index).is_some());
+                // Another piece may get the line between the loads of its words.
+                is_mapped && self.read_key(number).is_ok_and(|key| key == piece.key())
             };
             hashed.presence.insert_if(piece.ino, piece.first().plus(index as u64), is_there);
         }

@@ -6,8 +6,8 @@ use crate::hidden::{is_whole, note_left_of_table};
 use crate::pages::Pages;
 use crate::radix_tree::RadixTree;
 use std::sync::Arc;
+use terrace_blocks::BlockPool;
 use terrace_blocks::pool::Hashed;
-use terrace_blocks::{BlockPool, Presence};
 use terrace_format::clustered_map::{Line, Lines, PIECE_BLOCKS, Piece, Place};
 use terrace_format::{Corrupt, FileBlock, Ino};
 use terrace_runtime::planted::{Mistake, planted};
@@ -192,8 +192,8 @@ fn hashed_of(blocks: &BlockPool) -> Result<&Hashed> {
 }
 
 impl Witness for ClusteredMap {
-    fn presence(&self) -> Option<&Presence> {
-        self.pages.blocks.hashed().map(|hashed| &hashed.presence)
+    fn table(&self) -> Option<&Hashed> {
+        self.pages.blocks.hashed()
     }
 
     fn has_entry(&self, ino: Ino, block: FileBlock) -> Result<bool> {

@@ -5,8 +5,8 @@ use crate::file_map::{Mapping, Witness};
 use crate::hidden::{is_whole, note_left_of_table};
 use crate::pages::Pages;
 use std::sync::Arc;
+use terrace_blocks::BlockPool;
 use terrace_blocks::pool::Hashed;
-use terrace_blocks::{BlockPool, Presence};
 use terrace_format::cuckoo_map::{BUCKET_ENTRIES, Buckets, Entry, Line, Slot, Words, is_free};
 use terrace_format::{Corrupt, FileBlock, Ino, PmBlock};
 use terrace_runtime::planted::{Mistake, planted};
@@ -280,8 +280,8 @@ pub(super) fn run_of(entry: &Entry) -> std::ops::RangeInclusive<u64> {
 }
 
 impl Witness for CuckooMap {
-    fn presence(&self) -> Option<&Presence> {
-        self.pages.blocks.hashed().map(|hashed| &hashed.presence)
+    fn table(&self) -> Option<&Hashed> {
+        self.pages.blocks.hashed()
     }
 
     fn has_entry(&self, ino: Ino, block: FileBlock) -> Result<bool> {

@@ -75,7 +75,7 @@ impl ExtentTree {
     ) -> Result<bool> {
         let count = leaf.head.count;
         let joins = last.is_continued_by(new);
-        if !joins && count >= NODE_ENTRIES {
+        if !joins && (count >= NODE_ENTRIES || !leaf.head.is_next_free()) {
             return Ok(false);
         }
         self.check_owner(None, inode.ino, leaf.block)?;

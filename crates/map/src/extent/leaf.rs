@@ -2,7 +2,7 @@
 //!
 //! Invariant: until it is logged nothing has happened, so an edit that finds no room is dropped.
 
-use super::node::Node;
+use super::node::{Node, place_twice};
 use super::read::{Descent, inline_at, mapping_at, out_of_order};
 use super::tree::{ExtentTree, MOST_ROOM};
 use crate::cursor::{Cursor, KnownLeaf};
@@ -142,16 +142,21 @@ impl Leaf {
         self.put(self.head.place(position), Some(old.encode()), new.encode());
     }
 
-    /// False without room.
-    fn insert(&mut self, position: usize, extent: &Extent) -> bool {
+    /// False without room. A damaged node is not changed: the new entry could take the place of another.
+    fn insert(&mut self, position: usize, extent: &Extent) -> Result<bool> {
         if self.head.count >= self.capacity() {
-            return false;
+            return Ok(false);
+        }
+        if let Place::Node(block) = self.place
+            && !self.head.is_next_free()
+        {
+            return Err(place_twice(block));
         }
         let place = self.head.insert(position);
         if let Some(place) = place {
             self.put(place, None, extent.encode());
         }
-        place.is_some()
+        Ok(place.is_some())
     }
 
     /// The first position whose extent ends behind a block.
@@ -230,7 +235,7 @@ impl Leaf {
                     self.set(position, &extent, &extent.before(first));
                     position += 1;
                     if reaches_behind {
-                        if !self.insert(position, &extent.from(end)) {
+                        if !self.insert(position, &extent.from(end))? {
                             return Ok(false);
                         }
                         break;
@@ -243,7 +248,7 @@ impl Leaf {
                 Some(before) if before.is_continued_by(new) => {
                     self.set(position - 1, &before, &Extent { length: before.length + new.length, ..before });
                 }
-                _ if self.insert(position, new) => position += 1,
+                _ if self.insert(position, new)? => position += 1,
                 _ => return Ok(false),
             }
         }

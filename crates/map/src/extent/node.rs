@@ -89,3 +89,9 @@ fn bad_node(block: PmBlock, level: u8, word: u64) -> Error {
 fn bad_extent(entry: Entry) -> Error {
     Corrupt::new("extent", "blocks of a file and of PM", format!("{entry:x?}")).into()
 }
+
+#[cold]
+pub(super) fn place_twice(node: PmBlock) -> Error {
+    Corrupt::new(format!("extent node {node}"), "each place once in its order", "a free place with an entry")
+        .into()
+}

@@ -4,7 +4,7 @@
 //! steps loses nothing.
 
 use super::leaf::log_head;
-use super::node::Node;
+use super::node::{Node, place_twice};
 use super::read::{Descent, inline_at};
 use super::tree::{ExtentTree, MOST_ROOM, node_owner};
 use crate::cursor::LeafChange;
@@ -122,6 +122,9 @@ impl ExtentTree {
         };
         log_head(tx, node.block, &node.head, &NodeHead { count: half, ..node.head });
         let before = parent.head;
+        if !before.is_next_free() {
+            return Err(place_twice(parent.block));
+        }
         if let Some(place) = parent.head.insert(position + 1) {
             let entry = encode_child(key, new).map(U64::new);
             tx.write(entry_at(parent.block, place), entry.as_bytes());

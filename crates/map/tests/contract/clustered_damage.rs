@@ -180,3 +180,28 @@ fn an_exchange_of_a_lost_value_is_refused() {
     assert_eq!([16, 17, 18].map(exchange), [Some(true), None, Some(false)]);
     assert!(matches!(maps.map.lookup(&inode, FileBlock(17)), Err(Error::Corrupt(_))));
 }
+
+/// A line that damage has emptied keeps its key. The piece got a second line behind it, and look-ups found the first.
+#[test]
+fn a_piece_takes_its_emptied_line_again() {
+    let (pm, geometry) = recorded(2 << 20);
+    let all = Lines::new(UUID, &geometry);
+    let mut maps = opened(&pm, geometry, 2);
+    let blocks = colliding(&geometry, 2);
+    blocks.iter().for_each(|block| maps.put(1, *block, 1, false).unwrap());
+    let emptied = line_of(&maps, 1, blocks[1]).unwrap();
+    maps.clear(1, blocks[1], 1, 1.0).unwrap();
+    maps.wal.close().unwrap();
+    // As before the removal, but for the blocks.
+    pm.write(all.at(emptied), &Piece::of(Ino(1), FileBlock(blocks[1])).key().to_le_bytes()).unwrap();
+    pm.write(all.at(emptied).plus(8), &[0; 56]).unwrap();
+    pm.write(geometry.checksum_word(all.at(emptied).block()), &[0; 8]).unwrap();
+    let model = std::mem::take(&mut maps.model);
+    let mut maps = opened(&pm, geometry, 3);
+    maps.model = model;
+    while maps.blocks.scan_step().unwrap() {}
+    maps.put(1, blocks[1], 1, false).unwrap();
+    assert_eq!(line_of(&maps, 1, blocks[1]), Some(emptied));
+    assert_eq!(lines(&maps).len(), 2);
+    assert!(maps.map.lookup(&maps.inode(1), FileBlock(blocks[1])).unwrap().is_some());
+}

@@ -10,12 +10,12 @@ mod cuckoo_damage;
 mod cuckoo_loads;
 mod cursor;
 mod damage;
+mod damaged_answers;
 mod extent;
 mod hashfs;
 mod model;
 mod modelled_map;
 mod radix;
-mod reading;
 mod unit;
 
 use terrace_map::{MAPS, MapRow as Row};

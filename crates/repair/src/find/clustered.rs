@@ -75,7 +75,7 @@ fn note(round: &mut Round<'_>, ino: Ino, block: FileBlock, place: Place) {
     }
 }
 
-/// Whether the block table gives all blocks of a line to another piece: then the key is damaged, and not each of the entries.
+/// Whether the block table gives the blocks of a line to another piece, as a whole: then the key is damaged, and not each entry.
 fn is_of_another(round: &Round<'_>, piece: Piece, line: &Line) -> bool {
     let of_table = |(index, place): (usize, Place)| match round.owners.owner(place.block.0) {
         Some(Owner::File { ino, block, .. }) => {

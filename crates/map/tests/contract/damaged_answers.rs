@@ -1,4 +1,4 @@
-//! Findings of a reading of the maps: each test fails until its finding is mended.
+//! Answers of the maps where words are damaged or lines cannot be read, and after changes that were given up.
 
 use crate::clustered::{line_of, opened, recorded};
 use crate::modelled_map::{ModelledMap, UUID, image, set};
@@ -12,15 +12,15 @@ use terrace_media::pm::RecordedPm;
 use terrace_wal::{Error, Tx};
 use zerocopy::IntoBytes;
 
-/// R1. A damaged value of a block that no file can have (file block 2^32 - 1), or that lies in the slot, is entered in
+/// A damaged value of a block that no file can have (file block 2^32 - 1), or that lies in the slot, was entered in
 /// presence by a change of another block of the line, before the end of the scan: a panic, or a bit for ever.
 #[test]
-fn r1_a_damaged_value_behind_the_last_block_is_no_panic() {
+fn a_damaged_value_behind_the_last_block_is_no_panic() {
     damaged_value(0xffff_fff0, 15);
 }
 
 #[test]
-fn r1_a_damaged_value_of_a_block_in_the_slot_gets_no_bit() {
+fn a_damaged_value_of_a_block_in_the_slot_gets_no_bit() {
     damaged_value(8, 3);
 }
 
@@ -48,9 +48,9 @@ fn damaged_value(block: u64, index: usize) {
     }
 }
 
-/// R2. A block in the slot that is kept after a transaction was given up gets a bit of presence, which nothing takes out.
+/// A block in the slot that is kept after a transaction was given up got a bit of presence, which nothing takes out.
 #[test]
-fn r2_a_kept_block_of_the_slot_gets_no_bit() {
+fn a_kept_block_of_the_slot_gets_no_bit() {
     let (pm, geometry) = recorded(2 << 20);
     let mut maps = opened(&pm, geometry, 2);
     maps.put(1, 3, 1, false).unwrap();
@@ -62,9 +62,9 @@ fn r2_a_kept_block_of_the_slot_gets_no_bit() {
     assert!(maps.map.is_empty(Ino(1), &maps.slot(1)), "a file without a block is not empty");
 }
 
-/// R3. A damaged order of a leaf whose free places name a used place: an insertion overwrites a sound extent.
+/// A damaged order of a leaf names a used place as free: an insertion wrote over a sound extent.
 #[test]
-fn r3_a_place_that_is_used_and_free_is_not_overwritten() {
+fn a_place_that_is_used_and_free_is_not_overwritten() {
     for is_general in [false, true] {
         let row = MAPS.iter().find(|row| row.name == "extent").unwrap();
         let (bytes, geometry) = image(row.kind, 2 << 20, u64::MAX / 2);
@@ -74,7 +74,8 @@ fn r3_a_place_that_is_used_and_free_is_not_overwritten() {
         for block in 0..10 {
             maps.put(1, 100 * block, 1, false).unwrap();
         }
-        let ExtentRoot::Tree { block: leaf, .. } = ExtentRoot::decode(maps.slot(1).root.get()).unwrap() else {
+        let ExtentRoot::Tree { block: leaf, .. } = ExtentRoot::decode(maps.slot(1).root.get()).unwrap()
+        else {
             panic!("no tree")
         };
         maps.wal.close().unwrap();
@@ -105,10 +106,10 @@ fn r3_a_place_that_is_used_and_free_is_not_overwritten() {
     }
 }
 
-/// R4. Before the end of the scan a look-up that passes an unreadable line of the block table is an error of the medium, also
-/// of a block that was never there, which is answered after the scan.
+/// Before the end of the scan a look-up that passes an unreadable line of the block table was an error of the medium, also
+/// of a block that was never there. The scan answers it.
 #[test]
-fn r4_an_absent_block_waits_for_the_scan() {
+fn an_absent_block_waits_for_the_scan() {
     for name in ["hashfs-linear", "hashfs"] {
         let row = MAPS.iter().find(|row| row.name == name).unwrap();
         let (bytes, geometry) = image(row.kind, 2 << 20, u64::MAX / 2);
@@ -123,11 +124,11 @@ fn r4_an_absent_block_waits_for_the_scan() {
     }
 }
 
-/// R6. A write of a block that is nowhere is given up before its record (a cold block below, or a lane that is not idle), where a
-/// line that the search passes cannot be read: the block is in doubt from then on, and gives errors until the unmount,
+/// A write of a block that is nowhere is given up before its record (a cold block below, or a lane that is not idle), where a
+/// line that the search passes cannot be read: the block was in doubt from then on, and gave errors until the unmount,
 /// although it was known to be absent before.
 #[test]
-fn r6_a_write_that_is_given_up_leaves_an_absent_block_absent() {
+fn a_write_that_is_given_up_leaves_an_absent_block_absent() {
     let mut failed = Vec::new();
     for row in MAPS.iter().filter(|row| row.kind.is_shared()) {
         let (bytes, geometry) = image(row.kind, 2 << 20, u64::MAX / 2);
@@ -166,9 +167,9 @@ fn r6_a_write_that_is_given_up_leaves_an_absent_block_absent() {
     assert!(failed.is_empty(), "{failed:#?}");
 }
 
-/// R7. A transaction that clears a block and maps it again leaves its entry without a bit. (No caller does that today.)
+/// A transaction that clears a block and maps it again left its entry without a bit.
 #[test]
-fn r7_a_block_that_is_cleared_and_mapped_in_a_transaction_stays() {
+fn a_block_that_is_cleared_and_mapped_in_a_transaction_stays() {
     let mut failed = Vec::new();
     for row in MAPS {
         let (bytes, geometry) = image(row.kind, 2 << 20, u64::MAX / 2);
@@ -189,7 +190,8 @@ fn r7_a_block_that_is_cleared_and_mapped_in_a_transaction_stays() {
             maps.wal.commit(reservation, &tx).unwrap();
         }
         guard.committed();
-        let absent = maps.blocks.hashed().is_some_and(|hashed| !hashed.presence.contains(Ino(1), FileBlock(40)));
+        let absent =
+            maps.blocks.hashed().is_some_and(|hashed| !hashed.presence.contains(Ino(1), FileBlock(40)));
         if absent || maps.map.lookup(&inode, FileBlock(40)).unwrap() != Some(old) {
             failed.push(row.name);
         }
