@@ -64,7 +64,7 @@ fn a_kept_block_of_the_slot_gets_no_bit() {
 
 /// A damaged order of a leaf names a used place as free: an insertion wrote over a sound extent.
 #[test]
-fn a_place_that_is_used_and_free_is_not_overwritten() {
+fn a_used_place_named_as_free_is_not_overwritten() {
     for is_general in [false, true] {
         let row = MAPS.iter().find(|row| row.name == "extent").unwrap();
         let (bytes, geometry) = image(row.kind, 2 << 20, u64::MAX / 2);
@@ -128,7 +128,7 @@ fn an_absent_block_waits_for_the_scan() {
 /// line that the search passes cannot be read: the block was in doubt from then on, and gave errors until the unmount,
 /// although it was known to be absent before.
 #[test]
-fn a_write_that_is_given_up_leaves_an_absent_block_absent() {
+fn a_given_up_write_leaves_an_absent_block_absent() {
     let mut failed = Vec::new();
     for row in MAPS.iter().filter(|row| row.kind.is_shared()) {
         let (bytes, geometry) = image(row.kind, 2 << 20, u64::MAX / 2);
@@ -169,7 +169,7 @@ fn a_write_that_is_given_up_leaves_an_absent_block_absent() {
 
 /// A transaction that clears a block and maps it again left its entry without a bit.
 #[test]
-fn a_block_that_is_cleared_and_mapped_in_a_transaction_stays() {
+fn a_block_cleared_and_mapped_in_a_transaction_stays() {
     let mut failed = Vec::new();
     for row in MAPS {
         let (bytes, geometry) = image(row.kind, 2 << 20, u64::MAX / 2);
