@@ -68,9 +68,10 @@ pub struct MapSummary {
     pub longest_distance: Option<u64>,
     /// Where the map has a reach: the stored bound of all distances.
     pub reach: Option<u64>,
-    /// Of a cuckoo table: entries in the stash.
+    /// Entries in the stash of a cuckoo table; `None` with another map.
     pub stash_entries: Option<u64>,
-    /// Of a cuckoo table: entries that lie in the second bucket of their block, because the first was full or by a move.
+    /// Entries of a cuckoo table in the second bucket of their block, because the first was full or by a move; `None` with
+    /// another map.
     pub second_bucket_entries: Option<u64>,
 }
 

@@ -15,7 +15,8 @@ fn poison(pm: &RecordedPm, geometry: &Geometry, lines: impl IntoIterator<Item = 
     lines.into_iter().map(|line| buckets.line(line).0).for_each(|at| pm.poison(at..at + 64));
 }
 
-/// Of two full buckets one is lost: an entry of the other goes to the stash. The lost bucket refused all new blocks.
+/// A new block has two full buckets, and the line of a bucket is lost: an entry of the readable bucket goes to the stash. The
+/// insertion failed.
 #[test]
 fn a_move_into_the_stash_passes_an_unreadable_bucket() {
     for lost in 0..2 {
