@@ -60,8 +60,7 @@ pub(crate) fn divide_leaf(page: &Page, keys: &[(Key, usize)], block: PmBlock) ->
         append(&mut left, page, 0..page.count(), None, block)?;
         return Ok(Copied { left, right: None });
     }
-    // (key, bytes, existing cells before it)
-    let mut items: Vec<(&[u8], usize, usize)> = Vec::with_capacity(page.count() + keys.len());
+    let mut items: Vec<Item<'_>> = Vec::with_capacity(page.count() + keys.len());
     let mut coming = keys.iter().peekable();
     for index in 0..page.count() {
         let (key, value) = page.cell(index)?;
@@ -72,11 +71,10 @@ pub(crate) fn divide_leaf(page: &Page, keys: &[(Key, usize)], block: PmBlock) ->
         items.push((key, Page::cell_size(key, value.len()) + grows, index));
     }
     items.extend(coming.map(|(new, bytes)| (new.0.as_slice(), *bytes, page.count())));
-    let appended = items.iter().position(|(_, _, before)| *before == page.count());
-    let at = match appended {
+    let at = match appended(&items, keys, page.count()) {
         // Ascending keys fill leaves instead of leaving halves behind.
-        Some(first) if first > 0 && items.len() - first == keys.len() => first,
-        _ => middle(items.iter().map(|(_, bytes, _)| *bytes)),
+        Some(first) => first,
+        None => middle(items.iter().map(|(_, bytes, _)| *bytes)),
     };
     let (Some(before), Some(after)) = (items.get(at.wrapping_sub(1)), items.get(at)) else {
         return Err(damaged(block, "cells", "two keys to part", items.len()));
@@ -85,6 +83,26 @@ pub(crate) fn divide_leaf(page: &Page, keys: &[(Key, usize)], block: PmBlock) ->
     append(&mut left, page, 0..after.2, None, block)?;
     append(&mut right, page, after.2..page.count(), None, block)?;
     Ok(Copied { left, right: Some((separator(before.0, after.0), right)) })
+}
+
+/// An item of a leaf to part: key, bytes, existing cells before it.
+type Item<'a> = (&'a [u8], usize, usize);
+
+/// Where `keys` begin among `items` if all are new and come last: of the page, or of the keys of their inode and kind.
+/// Keys of other inodes lie behind those of a file that grows.
+fn appended(items: &[Item<'_>], keys: &[(Key, usize)], old: usize) -> Option<usize> {
+    let ([(first, _), ..], [.., (last, _)]) = (keys, keys) else { return None };
+    let (first, last) = (first.0.as_slice(), last.0.as_slice());
+    let at = items.partition_point(|(key, ..)| *key < first);
+    let (before, new) = items.split_at_checked(at)?;
+    let (new, behind) = new.split_at_checked(keys.len())?;
+    let all_are_new = items.len() == old + keys.len() && new.last().is_some_and(|(key, ..)| *key == last);
+    let previous = before.last()?.0;
+    let ends = behind.first().is_none_or(|(next, ..)| {
+        let kind = Key::of_kind(first);
+        [previous, last].map(Key::of_kind) == [kind; 2] && Key::of_kind(next) != kind
+    });
+    (all_are_new && ends).then_some(at)
 }
 
 /// New contents for an inner page that must take `needed` more bytes.
@@ -129,6 +147,8 @@ mod tests {
     use rand::rngs::StdRng;
     use rand::{Rng, SeedableRng};
     use std::collections::BTreeMap;
+    use terrace_format::keys::Kind;
+    use terrace_format::{FileBlock, Ino};
 
     type Cells = Vec<(Vec<u8>, Vec<u8>)>;
 
@@ -227,6 +247,57 @@ mod tests {
             assert!(ordered[at - 1] >= &separator[..separator.len() - 1], "the shortest, seed {seed}");
         }
         assert!(whole > 300 && appended > 300 && parted > 300, "{whole} {appended} {parted}");
+    }
+
+    /// Each leaf of a file that grows is full, although keys of another inode lie behind.
+    #[test]
+    fn ascending_keys_before_those_of_another_inode_fill_leaves() {
+        let cold = |ino, block| Key::cold(Ino(ino), FileBlock(block));
+        let value = [7; 528];
+        let mut leaf = Page::new(0);
+        assert!(leaf.insert(0, &cold(8, 0).0, &value) && leaf.insert(1, &cold(9, 0).0, &value));
+        let mut full = Vec::new();
+        for block in (128..128 * 100).step_by(128) {
+            let key = cold(8, block);
+            let place = (0..leaf.count()).find(|index| leaf.cell(*index).unwrap().0 > &key.0[..]).unwrap();
+            if leaf.insert(place, &key.0, &value) {
+                continue;
+            }
+            let copied =
+                divide_leaf(&leaf, &[(key.clone(), Page::cell_size(&key.0, value.len()))], PmBlock(9));
+            let copied = copied.unwrap();
+            full.push(copied.left.count());
+            leaf = copied.right.unwrap().1;
+            assert_eq!(cells(&leaf), vec![(cold(9, 0).0, value.to_vec())]);
+            assert!(leaf.insert(0, &key.0, &value));
+        }
+        let (first, others) = full.split_first().unwrap();
+        assert!(*first == 6 && others.len() > 10 && others.iter().all(|count| *count == 6), "{full:?}");
+    }
+
+    #[test]
+    fn keys_between_those_of_their_inode_and_kind_part_a_leaf_in_the_middle() {
+        let cold = |ino, block| Key::cold(Ino(ino), FileBlock(block));
+        let mut leaf = Page::new(0);
+        for (index, key) in
+            [cold(7, 9), cold(8, 0), cold(8, 1), cold(8, 3), cold(8, 4), cold(8, 8), cold(9, 0)]
+                .iter()
+                .enumerate()
+        {
+            assert!(leaf.insert(index, &key.0, &[7; 528]));
+        }
+        let left_of = |new: &[Key]| {
+            let keys: Vec<_> = new.iter().map(|key| (key.clone(), 600)).collect();
+            divide_leaf(&leaf, &keys, PmBlock(9)).unwrap().left.count()
+        };
+        // Behind the last of inode 8; between others; the first of inode 10, at the end; the first of inode 8's names.
+        assert_eq!([cold(8, 9), cold(8, 2), cold(10, 0)].map(|key| left_of(&[key])), [6, 3, 7]);
+        // Two behind the last; two with one between; one that exists.
+        assert_eq!(left_of(&[cold(8, 9), cold(8, 10)]), 6);
+        assert_eq!(left_of(&[cold(8, 7), cold(8, 9)]), 5);
+        assert_eq!(left_of(&[cold(8, 8)]), 4);
+        // Of an inode and kind without a key.
+        assert_eq!(left_of(&[Key::new(8, Kind::Intent, &[0; 4])]), 4);
     }
 
     #[test]

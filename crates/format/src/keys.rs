@@ -48,6 +48,10 @@ impl Key {
         bytes.extend_from_slice(sub);
         Key(bytes)
     }
+    /// The bytes of an encoded key that name its inode and kind; all bytes of a shorter one.
+    pub fn of_kind(key: &[u8]) -> &[u8] {
+        key.get(..5).unwrap_or(key)
+    }
     /// Name in a directory.
     pub fn dentry(directory: Ino, cookie: u64) -> Key {
         Key::new(directory.0, Kind::Dentry, &cookie.to_be_bytes())
