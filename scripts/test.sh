@@ -118,10 +118,14 @@ targets=(--lib --bins --tests)
 maps="extent cuckoo hashfs-linear hashfs clustered"
 # Tests of the simulator with each of them, and their seconds; the variable adds long ones.
 sim_of_map=(--test crash --test faults) sim_of_map_s=1800 samples_of_map=0.2
-# Changes of names and attributes meet no map of blocks.
-no_map=(--skip operations_on_names_are_atomic --skip changes_of_attributes_are_atomic)
+# Samples of the test `crash` with radix; CONTRIBUTING.md has the long run.
+samples=${TERRACE_CRASH_SAMPLES:-0.5}
+# Changes of names and attributes meet no map of blocks. Where only persist makes durable each map writes; the other
+# operations there take longer than all tests of this file, and the radix tree stands for all maps.
+without=(--skip operations_on_names_are_atomic --skip changes_of_attributes_are_atomic)
+without+=(--skip operations_are_atomic_where_only_persist_makes_durable)
 if [ -n "${TERRACE_LONG_MAPS:-}" ]; then
-    sim_of_map+=(--test systematic --test model --test necessity) sim_of_map_s=7200 samples_of_map=1 no_map=()
+    sim_of_map+=(--test systematic --test model --test necessity) sim_of_map_s=7200 samples_of_map=1 without=()
 fi
 logs=$(mktemp -d)
 aside=
@@ -145,11 +149,11 @@ if [ $# = 0 ]; then
     build=$!
     run_cargo_test 1800 "$logs/all" --workspace --exclude terrace-sim "${targets[@]}"
     judge_cargo_test "cargo test" "$logs/all"
-    # The tests of two crates, picked from the same build: a build of these crates alone has other features.
+    # The tests whose pools have the map of the variable, picked from the same build: a build of these crates alone has
+    # other features. Images of damaged and golden pools have each a map of their own.
     of_maps=()
-    for test in crates/{engine,repair}/tests/{*.rs,*/main.rs}; do
-        test=${test%/main.rs}
-        [ -e "$test" ] && of_maps+=(--test "$(basename "$test" .rs)")
+    for test in basic content memory movements regression stress below random; do
+        of_maps+=(--test "$test")
     done
     # Most of their tests are one thread: two maps at a time.
     for half in 0 1; do
@@ -157,7 +161,9 @@ if [ $# = 0 ]; then
             count=0
             for map in $maps; do
                 [ $((count++ % 2)) = $half ] || continue
-                TERRACE_MAP=$map run_cargo_test 900 "$logs/$map" --workspace --exclude terrace-sim "${of_maps[@]}"
+                # Rounds of random damage: with radix the tests have taken more than twice as many.
+                TERRACE_MAP=$map TERRACE_DAMAGE_ROUNDS=${TERRACE_DAMAGE_ROUNDS:-12} \
+                    run_cargo_test 900 "$logs/$map" --workspace --exclude terrace-sim "${of_maps[@]}"
             done
         ) &
         halves[half]=$!
@@ -189,12 +195,12 @@ if [ $# = 0 ]; then
         renice -n 19 $BASHPID >/dev/null
         # Its tests make and drop pools by the thousand: an allocator that gives memory back spends a quarter of the
         # time in the kernel.
-        MALLOC_TRIM_THRESHOLD_=2147483648 MALLOC_MMAP_THRESHOLD_=33554432 \
+        TERRACE_CRASH_SAMPLES=$samples MALLOC_TRIM_THRESHOLD_=2147483648 MALLOC_MMAP_THRESHOLD_=33554432 \
             run_cargo_test 3600 "$logs/sim" -p terrace-sim "${targets[@]}"
         for map in $maps; do
             TERRACE_MAP=$map TERRACE_CRASH_SAMPLES=$samples_of_map \
                 MALLOC_TRIM_THRESHOLD_=2147483648 MALLOC_MMAP_THRESHOLD_=33554432 \
-                run_cargo_test "$sim_of_map_s" "$logs/sim-$map" -p terrace-sim "${sim_of_map[@]}" -- "${no_map[@]}"
+                run_cargo_test "$sim_of_map_s" "$logs/sim-$map" -p terrace-sim "${sim_of_map[@]}" -- "${without[@]}"
         done
         run_cargo_test 1800 "$logs/models" -p terrace-models --features shuttle "${targets[@]}"
     ) &

@@ -10,7 +10,7 @@
 //! - a mixture of all kinds: each part of each file.
 //!
 //! A failing round prints its seed; repeat it with `TERRACE_SEED=<seed> cargo test -p terrace-repair --test
-//! random`; `TERRACE_ROUNDS` sets the number of rounds.
+//! random`; `TERRACE_DAMAGE_ROUNDS` sets the number of rounds.
 
 #[path = "../../sim/src/old_content.rs"]
 #[allow(dead_code)]
@@ -361,7 +361,7 @@ fn number(name: &str, default: u64) -> u64 {
 /// Damages and repairs a pool once; returns whether the check found errors and whether the repair mended all
 /// of them.
 fn round(base: &Base, target: Target, seed: u64, poison: bool) -> (bool, bool) {
-    let site = format!("{target:?}, poison {poison}, TERRACE_SEED={seed} TERRACE_ROUNDS=1");
+    let site = format!("{target:?}, poison {poison}, TERRACE_SEED={seed} TERRACE_DAMAGE_ROUNDS=1");
     let mut random = SmallRng::seed_from_u64(seed);
     let pool = pool_of(base);
     let blocks = target.blocks(base);
@@ -443,7 +443,7 @@ fn round(base: &Base, target: Target, seed: u64, poison: bool) -> (bool, bool) {
 #[test]
 fn repair_of_random_damage_ends_and_loses_only_damaged_parts() {
     let seed = number("TERRACE_SEED", 20_261_121);
-    let rounds = number("TERRACE_ROUNDS", 30);
+    let rounds = number("TERRACE_DAMAGE_ROUNDS", 30);
     for (name, base) in [("unmounted", Base::new(true)), ("cut off", Base::new(false))] {
         for target in TARGETS {
             if target.blocks(&base).is_empty() {
@@ -468,7 +468,7 @@ fn repair_of_random_unreadable_lines_ends_and_loses_only_damaged_pages() {
     for target in
         [Target::MapNodes, Target::InodeTree, Target::InnerPages, Target::InodePages, Target::Leaves]
     {
-        for round_seed in seed..seed + number("TERRACE_ROUNDS", 25) {
+        for round_seed in seed..seed + number("TERRACE_DAMAGE_ROUNDS", 25) {
             if !target.blocks(&base).is_empty() {
                 round(&base, target, round_seed, true);
             }

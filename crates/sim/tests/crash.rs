@@ -644,14 +644,19 @@ fn ordered_overwrites_in_place() {
     );
 }
 
-#[test]
-fn where_only_persist_makes_durable() {
+fn where_only_persist_makes_durable(cases: impl IntoIterator<Item = Case>) {
     let persist_only = Shape { persist_only: true, ..SMALL };
-    let mut cases = names();
-    cases.extend(attributes());
-    cases.extend(writes());
-    cases.extend(sizes());
-    cases.extend(moves());
-    cases.extend(growth());
     run(cases.into_iter().map(|case| case.shape(persist_only)).collect(), 0.25);
+}
+
+#[test]
+fn operations_are_atomic_where_only_persist_makes_durable() {
+    where_only_persist_makes_durable(
+        [names(), attributes(), sizes(), moves(), growth()].into_iter().flatten(),
+    );
+}
+
+#[test]
+fn pieces_of_writes_are_atomic_where_only_persist_makes_durable() {
+    where_only_persist_makes_durable(writes());
 }
