@@ -88,8 +88,12 @@ pub(crate) fn divide_leaf(page: &Page, keys: &[(Key, usize)], block: PmBlock) ->
 /// An item of a leaf to part: key, bytes, existing cells before it.
 type Item<'a> = (&'a [u8], usize, usize);
 
+fn bytes_of(items: &[Item<'_>]) -> usize {
+    items.iter().map(|(_, bytes, _)| bytes).sum()
+}
+
 /// Where `keys` begin among `items` if all are new and come last: of the page, or of the keys of their inode and kind.
-/// Keys of other inodes lie behind those of a file that grows.
+/// Keys of other inodes lie behind those of a file that grows; if these take most of the page, the middle is better.
 fn appended(items: &[Item<'_>], keys: &[(Key, usize)], old: usize) -> Option<usize> {
     let ([(first, _), ..], [.., (last, _)]) = (keys, keys) else { return None };
     let (first, last) = (first.0.as_slice(), last.0.as_slice());
@@ -100,7 +104,9 @@ fn appended(items: &[Item<'_>], keys: &[(Key, usize)], old: usize) -> Option<usi
     let previous = before.last()?.0;
     let ends = behind.first().is_none_or(|(next, ..)| {
         let kind = Key::of_kind(first);
-        [previous, last].map(Key::of_kind) == [kind; 2] && Key::of_kind(next) != kind
+        [previous, last].map(Key::of_kind) == [kind; 2]
+            && Key::of_kind(next) != kind
+            && bytes_of(before) >= bytes_of(behind)
     });
     (all_are_new && ends).then_some(at)
 }
@@ -296,6 +302,8 @@ mod tests {
         assert_eq!(left_of(&[cold(8, 9), cold(8, 10)]), 6);
         assert_eq!(left_of(&[cold(8, 7), cold(8, 9)]), 5);
         assert_eq!(left_of(&[cold(8, 8)]), 4);
+        // Behind the only key of inode 7.
+        assert_eq!(left_of(&[cold(7, 10)]), 3);
         // Of an inode and kind without a key.
         assert_eq!(left_of(&[Key::new(8, Kind::Intent, &[0; 4])]), 4);
     }
