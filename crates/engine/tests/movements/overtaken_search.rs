@@ -81,7 +81,7 @@ fn block_before(fs: &Engine, ino: Ino, end: PmBlock) -> u64 {
 /// already: the search finds nothing, and at its end nothing is promised. It once answered that no block can be demoted, and
 /// another writer got ENOSPC over a block that could be.
 #[test]
-fn a_claim_that_is_used_behind_a_search_is_a_claim_of_others() {
+fn a_search_notices_a_claim_used_behind_it() {
     let options =
         FormatOptions { map: MapKind::HashfsLinear, policy: PolicyKind::ANTICACHE, ..format_options(1) };
     let pool = SimulatedPool::formatted(2 << 20, 4096, &options);
