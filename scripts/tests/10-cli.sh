@@ -115,6 +115,7 @@ fi
 ## mkfs makes a pool, and says what
 check "mkfs" "$t" mkfs --pm "$pm" --pm-size 16M --tier "$tier,size=96M" --label test >out 2>err
 check "geometry" grep -q "tier 0: .* 16 MiB: .* lanes" out
+check "mkfs names map, policy and data mode" grep -q "^map radix  policy predictive  data atomic" out
 promise=$([ "$(stat -f -c %T .)" = tmpfs ] && echo process-crash || echo power-fail)
 check "promises" eval 'grep -q "tier 0: .*promise process-crash" out && grep -q "tier 1: .*promise $promise" out'
 check "tmpfs is memory" eval '! grep -q "not on tmpfs" err'
@@ -484,6 +485,7 @@ check "and its mount" eval '! is_mounted "$mnt"'
 check "clean" grep -q "not mounted, clean" <("$t" status "$pm")
 check "check" grep -q ": clean; .*cold data not read" <("$t" check "$pm")
 check "check --data" grep -q ": clean; .*cold data read" <("$t" check --data "$pm")
+check "check names the map" grep -q "^map radix  (load [0-9]* %)" <("$t" check "$pm")
 check "check --json" python3 -c 'import json, subprocess, sys; json.loads(subprocess.check_output(sys.argv[1:]))' "$t" check --json "$pm"
 files=("$pm" "$tier")
 unchanged says 0 ": clean" "$t" check --repair "$pm"

@@ -47,6 +47,7 @@ declare -A numbers=([extent]=2 [cuckoo]=3 [hashfs-linear]=4 [hashfs]=5 [clustere
 for map in $maps; do
     number=${numbers[$map]}
     make_pool 16M 512M --map "$map"
+    grep -q "^map $map  policy" mkfs.out || fail "mkfs does not name $map"
     [ "$("$TERRACE" status "$pool" --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["map"])')" = "$map" ] ||
         fail "status of the pool does not name $map"
     mount_pool
@@ -58,22 +59,19 @@ for map in $maps; do
     check_pool
     mount_pool
     [ "$(sha256sum <"$mnt/random")" = "$sum" ] || fail "$map: another content after a mount"
-    case $map in
-    hashfs* | clustered)
-        "$TERRACE" status "$mnt" --json | python3 -c '
+    "$TERRACE" status "$mnt" --json | python3 -c '
 import json, sys
-table = json.load(sys.stdin)["table"]
-assert 0 < table["load_percent"] <= 100 and table["reach"] >= 64 and table["far_searches"] >= 0, table' ||
-            fail "status of the mount does not tell the load of $map"
-        ;;
-    cuckoo)
-        "$TERRACE" status "$mnt" --json | python3 -c '
-import json, sys
-table = json.load(sys.stdin)["table"]
-assert 0 < table["load_percent"] <= 95 and 0 <= table["stash_entries"] <= 256 and table["moves"] >= 0, table' ||
-            fail "status of the mount does not tell the load of $map"
-        ;;
-    esac
+found, name = json.load(sys.stdin)["table"], sys.argv[1]
+assert 0 < found["load_percent"] <= 100, found
+has_reach = name.startswith("hashfs") or name == "clustered"
+for field in "longest_distance", "reach", "far_searches":
+    assert (found[field] is not None) == has_reach, found
+for field in "stash_entries", "moves":
+    assert (found[field] is not None) == (name == "cuckoo"), found
+assert not has_reach or found["longest_distance"] < found["reach"] and found["reach"] >= 64, found
+assert name != "cuckoo" or found["load_percent"] <= 95 and found["stash_entries"] <= 256, found' "$map" ||
+        fail "status of the mount does not tell the load of $map"
+    "$TERRACE" status "$mnt" | grep -q "^map $map  (load [0-9]* %.*)  policy" || fail "status does not show the load of $map"
     umount_pool
     "$TERRACE" check "$pool" --json | python3 -c '
 import json, sys
@@ -84,6 +82,7 @@ assert (found["longest_distance"] is not None) == is_table, found
 assert (found["stash_entries"] is not None) == (name == "cuckoo"), found
 assert not is_table or found["longest_distance"] < found["reach"], found' "$map" ||
         fail "check does not tell the load of $map"
+    "$TERRACE" check "$pool" | grep -q "^map $map  (load [0-9]* %" || fail "check does not show the load of $map"
     for change in "1 0 0" "0 0 0" "99 0 0" "$number 0 1" "$number $((64 << (number - 1))) 0"; do
         cp "$pool" sound.pm
         # shellcheck disable=SC2086 # three words

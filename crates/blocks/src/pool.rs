@@ -84,6 +84,8 @@ pub struct Hashed {
     known: AtomicU8,
     /// Choices of a slot or line since the mount that passed [`FAR_SLOTS`].
     far: AtomicU64,
+    /// The largest distance of these choices.
+    longest: AtomicU64,
     /// Entries of a cuckoo table that were moved since the mount.
     moves: AtomicU64,
 }
@@ -133,6 +135,15 @@ impl Hashed {
         if distance > FAR_SLOTS {
             self.far.fetch_add(1, Ordering::Relaxed);
         }
+        if distance > self.longest_distance() {
+            self.longest.fetch_max(distance, Ordering::Relaxed);
+        }
+    }
+
+    /// The largest distance of a new slot or line from its home since the mount.
+    #[inline]
+    pub fn longest_distance(&self) -> u64 {
+        self.longest.load(Ordering::Relaxed)
     }
 
     /// How often since the mount the first free slot or line was more than 64 of them from its home.
@@ -217,6 +228,7 @@ impl BlockPool {
             hidden: Hidden::default(),
             known: AtomicU8::new(Known::Part as u8),
             far: AtomicU64::new(0),
+            longest: AtomicU64::new(0),
             moves: AtomicU64::new(0),
         });
         let rank = wal.locks().rank(LockKind::Allocator, 0);

@@ -322,9 +322,9 @@ fn all_maps_give_the_same_answers() {
     assert!(read > histories * OPERATIONS * 100, "{read} bytes were read");
 }
 
-/// Status tells what there is to tell of a table of all files: reach and far searches, or stash and moves.
+/// Status tells the load of each map, and the figures that the map has: distances and reach, or stash and moves.
 #[test]
-fn status_tells_the_table_of_each_map() {
+fn status_tells_the_load_of_each_map() {
     for row in MAPS {
         let mut side = Side::new(row.name, row.kind, &MountOptions::default());
         let ino = side.make();
@@ -335,21 +335,24 @@ fn status_tells_the_table_of_each_map() {
                 break;
             }
         }
-        let Some(table) = fs.status().unwrap().table else {
-            assert!(!row.kind.is_shared(), "{}", row.name);
-            continue;
-        };
-        let is_cuckoo = row.kind == MapKind::Cuckoo;
+        let table = fs.status().unwrap().table;
+        let (is_cuckoo, has_reach) = (row.kind == MapKind::Cuckoo, row.kind.has_reach());
         // A clustered table has a line for two or three of these blocks.
         let least = if row.kind == MapKind::Clustered { 15.0 } else { 50.0 };
         assert!((least..=100.0).contains(&table.load_percent), "{}: {table:?}", row.name);
-        assert_eq!(
-            (table.reach.is_some(), table.far_searches.is_some()),
-            (!is_cuckoo, !is_cuckoo),
-            "{table:?}"
-        );
+        let distances = [table.longest_distance, table.reach, table.far_searches];
+        assert_eq!(distances.map(|figure| figure.is_some()), [has_reach; 3], "{}: {table:?}", row.name);
+        assert!(!has_reach || table.longest_distance > Some(0), "{}: {table:?}", row.name);
+        assert!(!has_reach || table.longest_distance < table.reach, "{}: {table:?}", row.name);
         let (stash, moves) = (table.stash_entries, table.moves);
         assert_eq!((stash.is_some(), moves.is_some()), (is_cuckoo, is_cuckoo), "{table:?}");
         assert!(!is_cuckoo || stash <= Some(2) && moves >= Some(1), "{table:?}");
+        fs.unmount().unwrap();
+        // Check tells the same load but for the blocks of the mount, and no smaller distance.
+        let found = side.pool.check().summary.map;
+        let difference = table.load_percent - found.load_percent as f64;
+        assert!((-1.0..12.0).contains(&difference), "{}: {table:?}, {found:?}", row.name);
+        assert!(found.name == row.name && found.longest_distance.is_some() == has_reach, "{found:?}");
+        assert_eq!((found.stash_entries, found.reach), (stash, table.reach), "{}", row.name);
     }
 }

@@ -10,5 +10,6 @@ mod extents;
 pub(crate) mod inode_pages;
 pub(crate) mod maps;
 mod radix;
+mod shared_table;
 pub(crate) mod summaries;
 pub(crate) mod unreached;

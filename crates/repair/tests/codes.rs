@@ -591,33 +591,3 @@ fn repair_of_random_damage_always_ends() {
     }
     println!("{rounds} rounds, {clean} repaired");
 }
-
-/// A flipped bit in the key of a line of the clustered table gave the blocks to another inode, although the block table has the
-/// owner of each.
-#[test]
-fn a_damaged_key_of_a_clustered_line_loses_no_content() {
-    let sound = with_content(Image::with_clustered());
-    let content = |image: &Image| {
-        let pool = pool_of(image);
-        let result = repair_pool(&pool);
-        let engine = mount(&pool).ok();
-        (engine.and_then(|engine| read_file(&engine, FILE)), result.lost, result.actions)
-    };
-    let before = content(&sound).0;
-    assert!(before.is_some());
-    let mut spoiled = Vec::new();
-    for (block, bit) in [8, 21].into_iter().flat_map(|block| (0..64).map(move |bit| (block, bit))) {
-        let mut image = sound.clone();
-        let at = image.clustered_line(FILE, block, 0);
-        image.put_u64(at, sound.word(at) ^ 1 << bit);
-        let (after, lost, actions) = content(&image);
-        if after != before {
-            eprintln!(
-                "block {block} bit {bit}: {} bytes, {lost:?} {actions:#?}",
-                after.map_or(0, |c| c.len())
-            );
-            spoiled.push((block, bit));
-        }
-    }
-    assert!(spoiled.is_empty(), "content differs after flips of {spoiled:?}");
-}

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
-use terrace_check::{Code, Options, Report};
+use terrace_check::{Code, MapSummary, Options, Report};
 use terrace_daemon::failure::{Failure, Outcome, status};
 use terrace_daemon::{mounts, output, pool};
 use terrace_format::BLOCK_SIZE;
@@ -176,6 +176,9 @@ fn show(args: &Check, report: &Report, read_cold: bool) {
         output::print(format!("{}: {count} more", code.row().name));
     }
     let summary = &report.summary;
+    if let Some(text) = map_text(&summary.map) {
+        output::print(text);
+    }
     let verdict = verdict(report.exit_status() as u8, summary.clean_unmount);
     let data = if read_cold { "read" } else { "not read (--data reads it)" };
     output::print(format!(
@@ -186,6 +189,19 @@ fn show(args: &Check, report: &Report, read_cold: bool) {
         output::human(summary.bytes),
         output::count(summary.cold_blocks, "cold block", "cold blocks"),
     ));
+}
+
+/// The file map with its load, and the figures that it has; `None` of a pool that was not read so far.
+fn map_text(map: &MapSummary) -> Option<String> {
+    let figures = [
+        ("longest distance", map.longest_distance),
+        ("reach", map.reach),
+        ("entries in the stash", map.stash_entries),
+        ("in second buckets", map.second_bucket_entries),
+    ];
+    let told = figures.iter().filter_map(|(name, figure)| Some(format!(", {name} {}", (*figure)?)));
+    let told: String = told.collect();
+    (!map.name.is_empty()).then(|| format!("map {}  (load {} %{told})", map.name, map.load_percent))
 }
 
 /// The verdict that the bits of fsck(8) stand for. A pool that could not be judged may be sound.
@@ -205,6 +221,17 @@ fn verdict(bits: u8, clean_unmount: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_map_is_named_with_its_figures() {
+        let radix = MapSummary { name: "radix", load_percent: 7, ..MapSummary::default() };
+        assert_eq!(map_text(&radix).as_deref(), Some("map radix  (load 7 %)"));
+        let cuckoo =
+            MapSummary { name: "cuckoo", stash_entries: Some(2), second_bucket_entries: Some(30), ..radix };
+        let text = "map cuckoo  (load 7 %, entries in the stash 2, in second buckets 30)";
+        assert_eq!(map_text(&cuckoo).as_deref(), Some(text));
+        assert_eq!(map_text(&MapSummary::default()), None);
+    }
 
     /// A pool was once called unsound because another process had a device open.
     #[test]

@@ -180,12 +180,16 @@ fn show(found: &Value, verbose: bool) {
         words.iter().map(|(name, value)| format!("{name} {}", text(value))).collect();
     let table = &found["table"];
     if let Some(load) = table["load_percent"].as_f64() {
-        let rest = if table["moves"].is_null() {
-            format!("reach {}, {} far searches", text(&table["reach"]), text(&table["far_searches"]))
-        } else {
-            format!("{} entries in the stash, {} moves", text(&table["stash_entries"]), text(&table["moves"]))
-        };
-        parts.insert(1, format!("(load {load:.0} %, {rest})"));
+        let figures = [
+            ("longest distance", "longest_distance"),
+            ("reach", "reach"),
+            ("far searches", "far_searches"),
+            ("entries in the stash", "stash_entries"),
+            ("moves", "moves"),
+        ];
+        let told = figures.iter().filter(|(_, field)| !table[*field].is_null());
+        let told: String = told.map(|(name, field)| format!(", {name} {}", text(&table[*field]))).collect();
+        parts.insert(1, format!("(load {load:.0} %{told})"));
     }
     if !found["threshold"].is_null() {
         parts.push(format!("threshold {} %", text(&found["threshold"])));

@@ -62,8 +62,8 @@ pub struct FsStatus {
     pub tiers: Vec<TierStatus>,
     /// Kind of file map.
     pub map: &'static str,
-    /// The table that is the file map, where all files share one.
-    pub table: Option<TableStatus>,
+    /// The load of the file map.
+    pub table: TableStatus,
     /// Policy in force.
     pub policy: &'static str,
     /// Data mode: atomic or ordered.
@@ -98,22 +98,23 @@ pub struct FsStatus {
     pub healthy: bool,
 }
 
-/// A table of all files that is the file map: the block table, a clustered table, or a cuckoo table.
+/// The load of a file map, and of the table where all files share one: the block table, a clustered table, or a cuckoo table.
 #[derive(Debug, Clone, Serialize)]
 pub struct TableStatus {
-    /// The used part of the table in percent: blocks in use of all blocks, with a cuckoo table of the places in its buckets;
-    /// with a clustered table lines in use of all lines.
+    /// Blocks in use in percent of all blocks; with a cuckoo table of the places in its buckets; with a clustered table lines
+    /// in use of all lines.
     pub load_percent: f64,
-    /// The stored reach: distances of blocks from their homes, in slots or lines, are below the reach. `None` with a cuckoo
-    /// table, and when it cannot be read.
+    /// The largest distance of a block from its home, in slots or lines, of the blocks that were put since the mount. `None`
+    /// with a map without reach, as the next two.
+    pub longest_distance: Option<u64>,
+    /// The stored reach: distances of blocks from their homes are below the reach. `None` also when it cannot be read.
     pub reach: Option<u64>,
-    /// How often since the mount the first free slot or line was more than 64 of them from its home. `None` with a cuckoo
-    /// table.
+    /// How often since the mount the first free slot or line was more than 64 of them from its home.
     pub far_searches: Option<u64>,
-    /// Entries in the stash of a cuckoo table. `None` with another table, and when the stash cannot be read.
+    /// Entries in the stash of a cuckoo table. `None` with another map, and when the stash cannot be read.
     pub stash_entries: Option<u64>,
     /// Entries of a cuckoo table that were moved since the mount to make room, those into the stash included. `None` with
-    /// another table.
+    /// another map.
     pub moves: Option<u64>,
 }
 
@@ -184,34 +185,38 @@ pub fn status(engine: &Engine) -> FsResult<FsStatus> {
     })
 }
 
-fn table_status(engine: &Engine) -> Option<TableStatus> {
+fn table_status(engine: &Engine) -> TableStatus {
     let blocks = engine.store.persistent.blocks();
     let geometry = blocks.wal().geometry();
-    let hashed = blocks.hashed()?;
     let usage = blocks.usage();
     let used = (usage.total - usage.free) as f64 * 100.0;
-    if geometry.map == MapKind::Cuckoo {
-        let places = geometry.map_buckets() * BUCKET_ENTRIES as u64;
-        return Some(TableStatus {
-            load_percent: used / places as f64,
-            reach: None,
-            far_searches: None,
-            stash_entries: stash_entries(engine, &Buckets::new(hashed.key, geometry)),
-            moves: Some(hashed.moves()),
-        });
-    }
-    // A clustered table has a line for sixteen blocks, and is nearly empty in a full pool of large files.
-    let load_percent = match geometry.map {
-        MapKind::Clustered => hashed.presence.sixteens() as f64 * 100.0 / geometry.map_lines() as f64,
-        _ => used / usage.total as f64,
-    };
-    Some(TableStatus {
-        load_percent,
-        reach: engine.store.persistent.pm().load_u64(geometry.map_reach()).ok(),
-        far_searches: Some(hashed.far_searches()),
+    let mut status = TableStatus {
+        load_percent: used / usage.total as f64,
+        longest_distance: None,
+        reach: None,
+        far_searches: None,
         stash_entries: None,
         moves: None,
-    })
+    };
+    let Some(hashed) = blocks.hashed() else { return status };
+    match geometry.map {
+        MapKind::Cuckoo => {
+            status.load_percent = used / (geometry.map_buckets() * BUCKET_ENTRIES as u64) as f64;
+            status.stash_entries = stash_entries(engine, &Buckets::new(hashed.key, geometry));
+            status.moves = Some(hashed.moves());
+        }
+        // A clustered table has a line for sixteen blocks, and is nearly empty in a full pool of large files.
+        MapKind::Clustered => {
+            status.load_percent = hashed.presence.sixteens() as f64 * 100.0 / geometry.map_lines() as f64;
+        }
+        _ => {}
+    }
+    if geometry.map.has_reach() {
+        status.longest_distance = Some(hashed.longest_distance());
+        status.reach = engine.store.persistent.pm().load_u64(geometry.map_reach()).ok();
+        status.far_searches = Some(hashed.far_searches());
+    }
+    status
 }
 
 /// Entries in the stash of a cuckoo table, counted while it may change.

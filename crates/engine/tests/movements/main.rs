@@ -5,6 +5,7 @@
 mod in_place;
 mod metadata;
 mod migration;
+mod overtaken_search;
 mod partial;
 mod pin;
 mod requested;

@@ -9,7 +9,7 @@ use super::table::{CuckooMap, Found, place_at, run_of};
 use crate::file_map::{Exchange, MapChange, MapGuard, MapInode, Mapping, PresenceChange};
 use smallvec::SmallVec;
 use terrace_format::address::MAX_FILE_BLOCK;
-use terrace_format::cuckoo_map::{Entry, RUN_BLOCKS, is_free};
+use terrace_format::cuckoo_map::{Entry, RUN_BLOCKS};
 use terrace_format::record::write_size;
 use terrace_format::{Corrupt, FileBlock, Ino, PmBlock};
 use terrace_runtime::planted::{Mistake, planted};
@@ -21,9 +21,6 @@ pub(super) const ENTRY_BYTES: usize = write_size(16);
 const COUNT_BYTES: usize = write_size(8);
 /// Bytes of the entries whose run a change of consecutive blocks shortens from outside: at either end.
 pub(super) const RUN_BYTES: usize = 2 * (RUN_BLOCKS as usize - 1) * COUNT_BYTES;
-
-/// Counts of uses of lines, a power of two.
-const USES: usize = 1024;
 
 /// The blocks of a group.
 type OfGroup<T> = [Option<T>; RUN_BLOCKS as usize];
@@ -228,37 +225,6 @@ impl CuckooMap {
             }
         }
         Ok(corrected)
-    }
-
-    /// Whether all blocks of changes would find a place as new ones, by a look without locks: true mostly, and then nothing else
-    /// has to be asked. The change looks again.
-    fn has_places<'c>(&self, changes: impl Iterator<Item = &'c MapChange>) -> bool {
-        // Uses of lines by the blocks before, of several lines together.
-        let mut uses = [0u8; USES];
-        for change in changes {
-            let mut group: Option<Group> = None;
-            for (block, mapping) in (change.first.0..=MAX_FILE_BLOCK.0).zip(&change.mappings) {
-                if mapping.is_none() {
-                    continue;
-                }
-                let known = group.take().filter(|group| group.has(block));
-                let known = known.unwrap_or_else(|| Group::of(self, change.inode.ino, block));
-                let pair = known.key(change.inode.ino, block).pair;
-                group = Some(known);
-                let has_place = pair.into_iter().any(|line| {
-                    let Some(uses) = uses.get_mut(line as usize % USES) else { return false };
-                    let Ok(entries) = self.read_line(line) else { return false };
-                    let free = entries.iter().filter(|words| is_free(words)).count();
-                    let is_left = free > usize::from(*uses);
-                    *uses += u8::from(is_left);
-                    is_left
-                });
-                if !has_place {
-                    return false;
-                }
-            }
-        }
-        true
     }
 
     pub(super) fn lacking(&self, earlier: &[MapChange], change: &MapChange) -> Result<Option<MapRoom>> {

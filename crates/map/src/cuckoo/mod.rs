@@ -23,6 +23,7 @@ mod group;
 mod lines;
 mod lost;
 mod one_block;
+mod places;
 mod read;
 mod stripes;
 mod table;

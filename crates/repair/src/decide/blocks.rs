@@ -2,6 +2,7 @@
 //! if they differ, one is damaged.
 
 use crate::state::Round;
+use crate::state::inodes::page_of;
 use crate::state::maps::Mapped;
 use std::collections::{BTreeMap, BTreeSet};
 use terrace_format::address::MAX_FILE_BLOCK;
@@ -67,9 +68,12 @@ fn believes(round: &Round<'_>, block: u64, (ino, file_block): Place) -> bool {
     mapped < slot.blocks.get()
 }
 
+/// Whether an inode may have blocks that its map does not tell. An inode without a map and a slot may have them where the page
+/// of its slot is lost; else it is free, and the block table is damaged that names it.
 fn map_is_damaged(round: &Round<'_>, ino: u32) -> bool {
     let in_use = round.inodes.slots.contains_key(&ino);
-    round.maps.get(&ino).map_or(!in_use, |map| map.broken)
+    let is_lost = !in_use && round.inodes.lost_pages.contains(&page_of(ino));
+    round.maps.get(&ino).map_or(is_lost, |map| map.broken)
 }
 
 fn is_decided(round: &Round<'_>, (ino, file_block): Place) -> bool {

@@ -1,12 +1,13 @@
 //! Reads the clustered table of all files as it was found, and the first blocks of files from their slots.
 //!
-//! Invariant: of two lines for a piece a block is believed by the line that the block table confirms.
+//! Invariants: 1. Of two lines for a piece a block is believed by the line that the block table confirms. 2. A line whose blocks
+//! are all another piece's by the block table has a damaged key. A line of a single block may be right: the nearer home decides.
 
+use super::shared_table::{Doubt, Key, break_all, note};
 use crate::state::Round;
-use crate::state::maps::{FileMap, Mapped};
+use crate::state::maps::Mapped;
 use terrace_check::clustered_table::line_of;
-use terrace_format::clustered_map::{LINE_WORDS, Line, Lines, Piece, Place};
-use terrace_format::table::Owner;
+use terrace_format::clustered_map::{LINE_WORDS, Line, Lines, PIECE_BLOCKS, Piece, Place};
 use terrace_format::{FileBlock, Ino, PmBlock};
 
 /// The words of a line; `None` when it cannot be read.
@@ -26,13 +27,12 @@ pub(crate) fn salvage_clustered(round: &mut Round<'_>) {
             if pointer != 0 {
                 let block_in_pm = PmBlock(u64::from(pointer & !(1 << 31)));
                 let place = Place { block: block_in_pm, unwritten: pointer >> 31 == 1 };
-                note(round, Ino((*ino).into()), FileBlock(block), place);
+                note(round, (Ino((*ino).into()), FileBlock(block)), mapped(place));
             }
         }
     }
     let lines = Lines::new(round.pool.superblock.hash_key, &round.pool.geometry);
-    // Blocks of any file may have been in a damaged line.
-    let mut is_damaged = false;
+    let (mut is_damaged, mut doubts) = (false, Vec::new());
     for number in 0..lines.count() {
         let Some(line) = read_line(round, &lines, number) else {
             is_damaged = true;
@@ -45,45 +45,56 @@ pub(crate) fn salvage_clustered(round: &mut Round<'_>) {
             is_damaged = true;
             continue;
         };
-        if is_of_another(round, piece, &line) {
-            is_damaged = true;
+        let told = told_of_another(round, piece, &line);
+        if !told.is_empty() {
+            match <[Doubt; 1]>::try_from(told) {
+                Ok([doubt]) if piece.has((doubt.key.1.0 % PIECE_BLOCKS) as usize) => {
+                    doubts.push((number, doubt))
+                }
+                _ => is_damaged = true,
+            }
             continue;
         }
         for (index, place) in line.places() {
             if piece.has(index) && round.pool.in_pool(place.block.0) {
-                note(round, piece.ino, piece.first().plus(index as u64), place);
+                note(round, key_of(piece, index), mapped(place));
             } else {
                 is_damaged = true;
             }
         }
     }
-    if is_damaged {
-        files.into_iter().for_each(|ino| round.maps.entry(ino).or_default().broken = true);
-    }
-}
-
-fn note(round: &mut Round<'_>, ino: Ino, block: FileBlock, place: Place) {
-    let Ok(number) = u32::try_from(ino.0) else { return };
-    let owner = Owner::File { ino, block, unwritten: place.unwritten };
-    let is_confirmed = round.owners.owner(place.block.0) == Some(owner);
-    round.owners.see(place.block.0);
-    let map: &mut FileMap = round.maps.entry(number).or_default();
-    let is_first = !map.found.contains_key(&block.0);
-    map.broken |= !is_first;
-    if is_first || is_confirmed {
-        map.found.insert(block.0, Mapped { block: place.block.0, unwritten: place.unwritten });
-    }
-}
-
-/// Whether the block table gives the blocks of a line to another piece, as a whole: then the key is damaged, and not each entry.
-fn is_of_another(round: &Round<'_>, piece: Piece, line: &Line) -> bool {
-    let of_table = |(index, place): (usize, Place)| match round.owners.owner(place.block.0) {
-        Some(Owner::File { ino, block, .. }) => {
-            Some(Piece::of(ino, block)).filter(|_| block == Piece::of(ino, block).first().plus(index as u64))
+    for (number, doubt) in doubts {
+        let distance = |(ino, block)| lines.distance(lines.home(Piece::of(ino, block)), number);
+        let is_nearer = || distance(doubt.told) <= distance(doubt.key);
+        match doubt.is_entry_damaged(round).unwrap_or_else(is_nearer) {
+            true => is_damaged = true,
+            false => note(round, doubt.key, doubt.mapped),
         }
-        _ => None,
+    }
+    if is_damaged {
+        break_all(round);
+    }
+}
+
+fn key_of(piece: Piece, index: usize) -> Key {
+    (piece.ino, piece.first().plus(index as u64))
+}
+
+fn mapped(place: Place) -> Mapped {
+    Mapped { block: place.block.0, unwritten: place.unwritten }
+}
+
+/// The doubts about the blocks of a line, if the block table gives all of them to one other piece: then the key is damaged, and
+/// not each entry of the block table.
+fn told_of_another(round: &Round<'_>, piece: Piece, line: &Line) -> Vec<Doubt> {
+    let doubt = |(index, place): (usize, Place)| {
+        let doubt = Doubt::of(round, key_of(piece, index), mapped(place))?;
+        let (ino, block) = doubt.told;
+        let other = Piece::of(ino, block);
+        (other != piece && doubt.told == key_of(other, index)).then_some((other, doubt))
     };
-    let mut pieces = line.places().map(of_table);
-    let first = pieces.next().flatten();
-    first.is_some_and(|other| other != piece) && pieces.all(|piece| piece == first)
+    let doubts: Option<Vec<(Piece, Doubt)>> = line.places().map(doubt).collect();
+    let doubts = doubts.unwrap_or_default();
+    let is_same = doubts.iter().zip(doubts.iter().skip(1)).all(|((piece, _), (next, _))| piece == next);
+    doubts.into_iter().filter(|_| is_same).map(|(_, doubt)| doubt).collect()
 }

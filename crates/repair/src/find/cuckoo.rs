@@ -1,13 +1,13 @@
 //! Reads the cuckoo table of all files as it was found.
 //!
 //! Invariant: only an entry in a bucket of its block, or in the stash, is believed, and of two for a block that which the
-//! block table confirms.
+//! block table confirms. A bucket confirms the key of an entry, the stash does not.
 
+use super::shared_table::{Doubt, break_all, note};
 use crate::state::Round;
-use crate::state::maps::{FileMap, Mapped};
+use crate::state::maps::Mapped;
 use terrace_check::cuckoo_table::entries_of;
 use terrace_format::cuckoo_map::{Buckets, Entry, Line, is_free};
-use terrace_format::table::Owner;
 
 /// The entries of a line; `None` when it cannot be read.
 pub(crate) fn line_of(round: &Round<'_>, buckets: &Buckets, line: u64) -> Option<Line> {
@@ -23,8 +23,7 @@ pub(crate) fn line_of(round: &Round<'_>, buckets: &Buckets, line: u64) -> Option
 /// Notes the entries of all files.
 pub(crate) fn salvage_cuckoo(round: &mut Round<'_>) {
     let buckets = Buckets::new(round.pool.superblock.hash_key, &round.pool.geometry);
-    // Entries of any file may have been in a damaged line.
-    let mut is_damaged = false;
+    let (mut is_damaged, mut doubts) = (false, Vec::new());
     for number in buckets.lines() {
         let Some(line) = line_of(round, &buckets, number) else {
             is_damaged = true;
@@ -36,25 +35,36 @@ pub(crate) fn salvage_cuckoo(round: &mut Round<'_>) {
                 is_damaged = true;
                 continue;
             };
-            note(round, &entry);
+            let key = (entry.ino, entry.block);
+            let mapped = Mapped { block: entry.place.0, unwritten: entry.unwritten };
+            match Doubt::of(round, key, mapped).filter(|_| buckets.stash().contains(&number)) {
+                Some(doubt) => doubts.push(doubt),
+                None => note(round, key, mapped),
+            }
         }
     }
-    let inodes = &round.inodes;
-    let files: Vec<u32> = inodes.slots.keys().chain(inodes.residues.keys()).copied().collect();
+    for doubt in doubts {
+        let verdict = doubt.is_entry_damaged(round);
+        if verdict.is_none() {
+            tell_tie(round, &doubt);
+        }
+        match verdict.unwrap_or(true) {
+            true => is_damaged = true,
+            false => note(round, doubt.key, doubt.mapped),
+        }
+    }
     if is_damaged {
-        files.into_iter().for_each(|ino| round.maps.entry(ino).or_default().broken = true);
+        break_all(round);
     }
 }
 
-fn note(round: &mut Round<'_>, entry: &Entry) {
-    let Ok(ino) = u32::try_from(entry.ino.0) else { return };
-    let owner = Owner::File { ino: entry.ino, block: entry.block, unwritten: entry.unwritten };
-    let is_confirmed = round.owners.owner(entry.place.0) == Some(owner);
-    round.owners.see(entry.place.0);
-    let map: &mut FileMap = round.maps.entry(ino).or_default();
-    let is_first = !map.found.contains_key(&entry.block.0);
-    map.broken |= !is_first;
-    if is_first || is_confirmed {
-        map.found.insert(entry.block.0, Mapped { block: entry.place.0, unwritten: entry.unwritten });
+/// Names the files of an entry in the stash and of the block table, either of which may be right.
+fn tell_tie(round: &mut Round<'_>, doubt: &Doubt) {
+    let ((ino, block), (other, told)) = (doubt.key, doubt.told);
+    let text = format!(
+        "a block is block {block} of inode {ino} by the map, block {told} of inode {other} by the block table; taken for the second"
+    );
+    for ino in [ino, other].into_iter().filter_map(|ino| u32::try_from(ino.0).ok()) {
+        round.actions.lose(ino, text.clone());
     }
 }

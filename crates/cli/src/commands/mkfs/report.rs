@@ -4,7 +4,7 @@ use super::target::{CHUNK_BLOCKS, Target};
 use std::path::Path;
 use terrace_daemon::output::{self, human};
 use terrace_daemon::{ownership, pool};
-use terrace_engine::{class_name, speed_of};
+use terrace_engine::{class_name, policy_name, speed_of};
 use terrace_format::BLOCK_SIZE;
 use terrace_format::superblock::Superblock;
 use terrace_media::Promise;
@@ -23,6 +23,12 @@ pub fn report(pm: &Target, tiers: &[Target], superblock: &Superblock) {
         human(table),
         geometry.block_count() - geometry.first_pool_block().0,
         Promise::ProcessCrash.name(),
+    ));
+    output::print(format!(
+        "map {}  policy {}  data {}",
+        geometry.map.name(),
+        policy_name(superblock.policy).unwrap_or("-"),
+        if superblock.data_mode == 2 { "ordered" } else { "atomic" },
     ));
     if superblock.has_data_checksums() {
         output::print("file data in persistent memory has checksums");
