@@ -5,7 +5,7 @@
 set -uo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"
-[ $# -gt 0 ] || say "every check of the project: 30 to 45 minutes on two cores from nothing; \`make check\` takes less than 5"
+[ $# -gt 0 ] || say "every check of the project: 30 to 40 minutes on two cores from nothing; \`make check\` takes less than 5"
 
 # Programs that the checks call, and the Debian packages they come in.
 missing=()
