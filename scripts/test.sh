@@ -120,10 +120,9 @@ maps="extent cuckoo hashfs-linear hashfs clustered"
 sim_of_map=(--test crash --test faults) sim_of_map_s=1800 samples_of_map=0.2
 # Samples of the test `crash` with radix; CONTRIBUTING.md has the long run.
 samples=${TERRACE_CRASH_SAMPLES:-0.5}
-# Changes of names and attributes meet no map of blocks. Where only persist makes durable each map writes; the other
-# operations there take longer than all tests of this file, and the radix tree stands for all maps.
+# Changes of names and attributes meet no map of blocks.
 without=(--skip operations_on_names_are_atomic --skip changes_of_attributes_are_atomic)
-without+=(--skip operations_are_atomic_where_only_persist_makes_durable)
+without+=(--skip names_and_attributes_are_atomic_where_only_persist_makes_durable)
 if [ -n "${TERRACE_LONG_MAPS:-}" ]; then
     sim_of_map+=(--test systematic --test model --test necessity) sim_of_map_s=7200 samples_of_map=1 without=()
 fi
@@ -150,9 +149,9 @@ if [ $# = 0 ]; then
     run_cargo_test 1800 "$logs/all" --workspace --exclude terrace-sim "${targets[@]}"
     judge_cargo_test "cargo test" "$logs/all"
     # The tests whose pools have the map of the variable, picked from the same build: a build of these crates alone has
-    # other features. Images of damaged and golden pools have each a map of their own.
+    # other features. Golden and damaged images have each a map of their own.
     of_maps=()
-    for test in basic content memory movements regression stress below random; do
+    for test in basic content flips memory movements regression stress below random; do
         of_maps+=(--test "$test")
     done
     # Most of their tests are one thread: two maps at a time.
@@ -161,8 +160,8 @@ if [ $# = 0 ]; then
             count=0
             for map in $maps; do
                 [ $((count++ % 2)) = $half ] || continue
-                # Rounds of random damage: with radix the tests have taken more than twice as many.
-                TERRACE_MAP=$map TERRACE_DAMAGE_ROUNDS=${TERRACE_DAMAGE_ROUNDS:-12} \
+                # Random damage: with radix the tests have taken more than twice as much.
+                TERRACE_MAP=$map TERRACE_DAMAGE_ROUNDS=${TERRACE_DAMAGE_ROUNDS:-12} TERRACE_FLIPS=${TERRACE_FLIPS:-120} \
                     run_cargo_test 900 "$logs/$map" --workspace --exclude terrace-sim "${of_maps[@]}"
             done
         ) &

@@ -12,6 +12,7 @@ pub(crate) mod maps;
 pub(crate) mod owners;
 pub(crate) mod pool;
 pub(crate) mod sifted;
+pub(crate) mod witness;
 
 use actions::{Actions, Stuck};
 use below::PagesBelow;

@@ -126,3 +126,56 @@ fn a_damaged_owner_word_loses_no_content_where_the_map_has_the_block() {
         }
     }
 }
+
+/// Entry and block table gave a block to two files that both may have it: the block table was believed, although the block counts
+/// tell which file lacks a block.
+#[test]
+fn block_counts_decide_between_the_stash_and_the_block_table() {
+    let sound = with_stash(8);
+    let expected = repaired(&sound).0;
+    let with_sparse_child = |blocks: u64| {
+        let mut image = sound.clone();
+        image.slot(CHILD, |slot| {
+            slot.size = (9 * BLOCK_SIZE).into();
+            slot.blocks = blocks.into();
+        });
+        image
+    };
+    let named =
+        |result: &Repair| result.lost.iter().filter(|line| line.contains(" by the map, block ")).count();
+    // The block table is damaged: the child has all its blocks without this one.
+    let mut image = with_sparse_child(0);
+    image.own(image.data[2], file(CHILD, 3, false));
+    let (content, result) = repaired(&image);
+    assert_eq!((content == expected, named(&result)), (true, 0), "{:#?} {:#?}", result.lost, result.actions);
+    // The counts of both files are wrong: nothing decides.
+    let mut image = with_sparse_child(1);
+    image.own(image.data[2], file(CHILD, 3, false));
+    assert_eq!(named(&repaired(&image).1), 2);
+}
+
+/// The block table named a block behind the end of a file, and the maps of all files were in doubt: no file got the block.
+#[test]
+fn an_impossible_owner_takes_no_block_from_its_file_where_maps_are_in_doubt() {
+    let sound = with_content(Image::with_cuckoo());
+    let expected = repaired(&sound).0;
+    let mut image = sound;
+    image.cuckoo_add_to(image.buckets().stash().start, [2, 5]);
+    image.own(image.data[2], file(CHILD, 500, false));
+    let (content, result) = repaired(&image);
+    assert!(content == expected, "{:#?} {:#?}", result.lost, result.actions);
+}
+
+/// The line mask of an entry of the block table was not asked: a mask that confirms no owner took the block from its file.
+#[test]
+fn an_owner_without_its_line_mask_takes_no_block_from_the_stash() {
+    let sound = with_stash(8);
+    let expected = repaired(&sound).0;
+    let mut image = sound;
+    image.slot(CHILD, |slot| slot.size = (9 * BLOCK_SIZE).into());
+    let at = image.geometry.table_entry(PmBlock(image.data[2]));
+    image.put_u64(at, file(CHILD, 3, false).encode());
+    image.put_u64(at.plus(8), 1);
+    let (content, result) = repaired(&image);
+    assert!(content == expected, "{:#?} {:#?}", result.lost, result.actions);
+}

@@ -4,10 +4,10 @@
 use crate::state::Round;
 use crate::state::inodes::page_of;
 use crate::state::maps::Mapped;
+use crate::state::witness::{count_blocks, is_cold, is_confirmed};
 use std::collections::{BTreeMap, BTreeSet};
 use terrace_format::address::MAX_FILE_BLOCK;
 use terrace_format::inode::flag;
-use terrace_format::keys::{ColdExtent, Key};
 use terrace_format::table::Owner;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 
@@ -21,6 +21,7 @@ pub(crate) fn decide_blocks(round: &mut Round<'_>) {
     confirm(round);
     let pointed = pointed(round);
     let told = told(round);
+    let claims: BTreeSet<(Place, u64)> = told.iter().map(|(place, block, _)| (*place, *block)).collect();
     for (place, block, unwritten) in &told {
         if !pointed.contains_key(block) {
             adopt(round, *place, *block, *unwritten);
@@ -31,7 +32,10 @@ pub(crate) fn decide_blocks(round: &mut Round<'_>) {
             Owner::File { ino, block, .. } => Some((ino.0 as u32, block.0)),
             _ => None,
         });
-        let theirs = other.is_some_and(|other| map_is_damaged(round, other.0) && !is_decided(round, other));
+        let is_theirs = |other: Place| {
+            claims.contains(&(other, *block)) && map_is_damaged(round, other.0) && !is_decided(round, other)
+        };
+        let theirs = other.is_some_and(is_theirs);
         if !theirs && believes(round, *block, *place) {
             adopt(round, *place, *block, *unwritten);
         }
@@ -52,20 +56,8 @@ fn believes(round: &Round<'_>, block: u64, (ino, file_block): Place) -> bool {
     };
     let empty = BTreeMap::new();
     let entries = round.maps.get(&ino).map_or(&empty, |map| &map.entries);
-    let mut mapped = entries.len() as u64;
-    let first = Key::cold(Ino(ino.into()), FileBlock(0)).0;
-    let end = Key::intent(Ino(ino.into()), FileBlock(0)).0;
-    for (key, value) in round.catalog.cells.range(first..end) {
-        let Ok(extent) = ColdExtent::decode(key, value) else {
-            continue;
-        };
-        if (extent.first.0..extent.end().0).contains(&file_block) {
-            return true;
-        }
-        let shadows = entries.range(extent.first.0..extent.end().0).count() as u64;
-        mapped += u64::from(extent.length) - shadows;
-    }
-    mapped < slot.blocks.get()
+    is_cold(round, Ino(ino.into()), FileBlock(file_block))
+        || count_blocks(round, ino, entries) < slot.blocks.get()
 }
 
 /// Whether an inode may have blocks that its map does not tell. An inode without a map and a slot may have them where the page
@@ -132,26 +124,6 @@ fn pointed(round: &Round<'_>) -> BTreeMap<u64, (Place, bool)> {
     pointed
 }
 
-/// Partial shadows that the table knows of and that have a cold copy.
-fn shadows(round: &Round<'_>) -> Vec<(u64, Owner)> {
-    let mut shadows = Vec::new();
-    for block in round.owners.partial_blocks().filter(|block| round.pool.in_pool(*block)) {
-        let Some(owner @ Owner::File { ino, block: place, unwritten: false }) = round.owners.owner(block)
-        else {
-            continue;
-        };
-        // The last extent that begins at or before the file block.
-        let first = Key::cold(ino, FileBlock(0)).0;
-        let end = Key::cold(ino, place.plus(1)).0;
-        let below = round.catalog.cells.range(first..end).next_back();
-        let below = below.and_then(|(key, value)| ColdExtent::decode(key, value).ok());
-        if below.is_some_and(|extent| !extent.unwritten && place < extent.end()) {
-            shadows.push((block, owner));
-        }
-    }
-    shadows
-}
-
 /// Table entries of blocks that no file block has yet, if the file can hold such a block.
 fn told(round: &Round<'_>) -> Vec<(Place, u64, bool)> {
     let mut told = Vec::new();
@@ -159,7 +131,10 @@ fn told(round: &Round<'_>) -> Vec<(Place, u64, bool)> {
     if round.pool.geometry.map.is_table() {
         return told;
     }
-    for (block, owner) in round.owners.owned().into_iter().chain(shadows(round)) {
+    let partial = round.owners.partial_blocks().filter(|block| round.pool.in_pool(*block));
+    let shadows = partial.filter_map(|block| Some((block, round.owners.owner(block)?)));
+    let shadows = shadows.filter(|(block, owner)| is_confirmed(round, *block, *owner));
+    for (block, owner) in round.owners.owned().into_iter().chain(shadows) {
         let Owner::File { ino, block: file_block, unwritten } = owner else {
             continue;
         };

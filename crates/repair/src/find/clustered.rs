@@ -65,11 +65,7 @@ pub(crate) fn salvage_clustered(round: &mut Round<'_>) {
     }
     for (number, doubt) in doubts {
         let distance = |(ino, block)| lines.distance(lines.home(Piece::of(ino, block)), number);
-        let is_nearer = || distance(doubt.told) <= distance(doubt.key);
-        match doubt.is_entry_damaged(round).unwrap_or_else(is_nearer) {
-            true => is_damaged = true,
-            false => note(round, doubt.key, doubt.mapped),
-        }
+        is_damaged |= doubt.settle(round, distance(doubt.told) <= distance(doubt.key));
     }
     if is_damaged {
         break_all(round);

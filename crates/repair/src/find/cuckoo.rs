@@ -44,27 +44,9 @@ pub(crate) fn salvage_cuckoo(round: &mut Round<'_>) {
         }
     }
     for doubt in doubts {
-        let verdict = doubt.is_entry_damaged(round);
-        if verdict.is_none() {
-            tell_tie(round, &doubt);
-        }
-        match verdict.unwrap_or(true) {
-            true => is_damaged = true,
-            false => note(round, doubt.key, doubt.mapped),
-        }
+        is_damaged |= doubt.settle(round, true);
     }
     if is_damaged {
         break_all(round);
-    }
-}
-
-/// Names the files of an entry in the stash and of the block table, either of which may be right.
-fn tell_tie(round: &mut Round<'_>, doubt: &Doubt) {
-    let ((ino, block), (other, told)) = (doubt.key, doubt.told);
-    let text = format!(
-        "a block is block {block} of inode {ino} by the map, block {told} of inode {other} by the block table; taken for the second"
-    );
-    for ino in [ino, other].into_iter().filter_map(|ino| u32::try_from(ino.0).ok()) {
-        round.actions.lose(ino, text.clone());
     }
 }

@@ -105,6 +105,11 @@ impl Owners {
         known.filter_map(|(block, word)| Some((block, Owner::decode(*word)?))).collect()
     }
 
+    /// Whether the line mask of a block is that of a whole block.
+    pub fn is_whole(&self, block: u64) -> bool {
+        self.masked.contains(block)
+    }
+
     /// True while the block has no new owner.
     pub fn is_open(&self, block: u64) -> bool {
         self.pool.contains(&block) && self.new.get(block as usize) == Some(&0)

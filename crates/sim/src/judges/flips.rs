@@ -60,6 +60,7 @@ struct Sound {
     /// Blocks that a checksum covers after recovery has ended.
     covered: BTreeSet<PmBlock>,
     shows: Tree,
+    records_replayed: u64,
 }
 
 impl World {
@@ -109,7 +110,8 @@ impl World {
             self.pool.faulty() || shows.values().all(Option::is_some),
             "the sound pool gives errors: {shows:?}"
         );
-        Sound { geometry, places, covered, shows }
+        let records_replayed = fs.status().unwrap().recovery.records_replayed;
+        Sound { geometry, places, covered, shows, records_replayed }
     }
 
     fn judge_damaged(&mut self, media: &Media, sound: &Sound, place: (Structure, PmBlock), text: &str) {
@@ -130,9 +132,16 @@ impl World {
             };
             let shown = tree(&fs);
             let error = shown.values().any(Option::is_none);
-            // A flipped bit in the last record makes recovery cut it off, with a warning of the mount (C5).
-            let warned = fs.status().is_ok_and(|status| !status.recovery.warnings.is_empty());
-            judged &= !matches!(structure, Structure::Lanes | Structure::Data) || !warned;
+            // A flipped bit in the last record makes recovery cut it off, with a warning of the mount (C5); in the data that
+            // the last record names, without (docs/semantics.md "What damage shows").
+            let is_cut = fs.status().is_ok_and(|status| {
+                let recovery = status.recovery;
+                !recovery.warnings.is_empty()
+                    || structure == Structure::Data
+                        && !again
+                        && recovery.records_replayed < sound.records_replayed
+            });
+            judged &= !matches!(structure, Structure::Lanes | Structure::Data) || !is_cut;
             if judged {
                 let when = if again { "after use" } else { "after the mount" };
                 let wrong = wrong(&sound.shows, &shown, again);

@@ -29,14 +29,14 @@ pub struct Effort {
 
 impl Effort {
     /// `TERRACE_CRASH_SAMPLES` multiplies the samples; all subsets of up to eight lines are taken as well. If it is less
-    /// than one, all subsets of up to four lines are, and the least numbers are halved.
+    /// than one, the least numbers are halved; if it is less than a half, all subsets of up to four lines are taken.
     pub fn default_times(factor: f64) -> Effort {
         let samples = std::env::var("TERRACE_CRASH_SAMPLES").ok().and_then(|s| s.parse::<f64>().ok());
         let samples = samples.unwrap_or(1.0);
         let factor = factor * samples;
         let least = |least: f64| if samples < 1.0 { least / 2.0 } else { least };
         Effort {
-            lines: if samples < 1.0 { 4 } else { 8 },
+            lines: if samples < 0.5 { 4 } else { 8 },
             samples: (28.0 * factor).max(least(12.0)) as usize,
             recoveries: (4.0 * factor).max(least(2.0)) as usize,
             recovery_samples: (16.0 * factor).max(least(8.0)) as usize,
