@@ -9,7 +9,7 @@ use crate::emit::emit;
 use crate::find::{cells, inode_pages, maps, summaries, unreached};
 use crate::journal;
 use crate::media::Media;
-use crate::pages::{forget_unreadable_roots, open_faulty_pages};
+use crate::pages::{Healed, forget_unreadable_roots, heal_pages, note_masks, open_faulty_pages};
 use crate::state::Round;
 use crate::state::actions::{Actions, Stuck};
 use crate::state::fresh::Fresh;
@@ -63,10 +63,12 @@ pub(crate) fn rebuild(
     let mut fresh = Fresh::default();
     let mut overlay = log.overlay.clone();
     let mut changed = forget_unreadable_roots(view, &geometry, &mut overlay);
+    let healed = heal_pages(view, &superblock, &mut overlay, actions);
+    changed |= healed.is_changed;
     let mut rounds = 0;
     loop {
         let mut round = Round::new(view, superblock, (overlay, log.next.lsn), actions, &mut fresh);
-        compute(&mut round, (rounds == 0).then_some(&log))?;
+        compute(&mut round, (rounds == 0).then_some((&log, &healed)))?;
         // By the new block table: the old table may lack pages that this round found.
         round.pool.changed |= open_faulty_pages(view, &superblock, &mut round.pool.overlay, round.actions);
         changed |= round.pool.changed;
@@ -94,7 +96,7 @@ pub(crate) fn rebuild(
 }
 
 /// A round of repair: reads the state found, computes the new state, and writes it to the overlay.
-fn compute(round: &mut Round<'_>, first: Option<&Log>) -> Result<(), Stuck> {
+fn compute(round: &mut Round<'_>, first: Option<(&Log, &Healed)>) -> Result<(), Stuck> {
     inode_pages::salvage_inode_file(round);
     cells::salvage_catalog(round);
     unreached::find_unreached_below(round);
@@ -106,7 +108,8 @@ fn compute(round: &mut Round<'_>, first: Option<&Log>) -> Result<(), Stuck> {
     }
     maps::salvage_maps(round);
     blocks::decide_blocks(round);
-    if let Some(log) = first {
+    if let Some((log, healed)) = first {
+        note_masks(round, &healed.of_table);
         round.fresh.find(&round.pool, &round.owners, &log.named);
     }
     let made = slots::decide_slots(round);
