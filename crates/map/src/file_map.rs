@@ -105,7 +105,7 @@ impl MapRecord {
 pub struct MapGuard<'a>(Shared<'a>);
 
 #[derive(Default)]
-#[allow(clippy::large_enum_variant)] // it lives on the stack of a commit, and is moved twice
+#[allow(clippy::large_enum_variant)] // it lives on the stack of a commit
 enum Shared<'a> {
     #[default]
     Nothing,
@@ -140,7 +140,15 @@ impl<'a> MapGuard<'a> {
     }
 
     /// The record is committed, its stores are issued.
+    #[inline]
     pub fn committed(self) {
+        if !matches!(self.0, Shared::Nothing) {
+            self.committed_shared();
+        }
+    }
+
+    #[inline(never)]
+    fn committed_shared(self) {
         match self.0 {
             Shared::Nothing | Shared::Leaf(_) => {}
             Shared::Presence(change) => change.committed(),
@@ -158,19 +166,26 @@ impl<'a> MapGuard<'a> {
 
     /// The transaction ended: committed, or with an error; after an error of a record that stopped the log the record may be
     /// valid, and a block that may be there counts as there.
+    #[inline]
     pub fn ended<T>(self, committed: &Result<T>, is_stopped: bool) {
-        match (self.0, committed) {
-            (shared, Ok(_)) => MapGuard(shared).committed(),
+        match committed {
+            Ok(_) => self.committed(),
+            Err(error) => self.failed(error, is_stopped),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn failed(self, error: &Error, is_stopped: bool) {
+        match self.0 {
             // Refused before a record was written.
-            (_, Err(Error::Stopped)) => {}
-            (Shared::Presence(change), Err(_)) if is_stopped => change.doubtful(),
-            (Shared::Stripes(held, change), Err(_)) if is_stopped => {
+            _ if matches!(error, Error::Stopped) || !is_stopped => {}
+            Shared::Presence(change) => change.doubtful(),
+            Shared::Stripes(held, change) => {
                 drop(held);
                 change.into_iter().for_each(PresenceChange::doubtful);
             }
-            (Shared::Lines(_, change), Err(_)) if is_stopped => {
-                change.into_iter().for_each(PresenceChange::doubtful);
-            }
+            Shared::Lines(_, change) => change.into_iter().for_each(PresenceChange::doubtful),
             _ => {}
         }
     }
@@ -313,19 +328,24 @@ pub trait FileMap: Send + Sync {
         new: Mapping,
     ) -> Result<Option<Exchange<'_>>>;
 
-    /// As [`Self::exchange`], with the cursor of the lock that the caller holds.
+    /// As [`Self::exchange`], with the cursor of the lock that the caller holds. Gives the earlier mapping. The guard goes into
+    /// the caller's place: it is large, most maps have none, and to hand it up through the calls took a tenth of a write.
     ///
     /// # Errors
     /// See [`FileMap`].
-    fn exchange_with(
-        &self,
+    fn exchange_with<'s>(
+        &'s self,
         _: &Cursor,
         tx: &mut Tx,
         inode: &MapInode,
-        block: FileBlock,
-        new: Mapping,
-    ) -> Result<Option<Exchange<'_>>> {
-        FileMap::exchange(self, tx, inode, block, new)
+        (block, new): (FileBlock, Mapping),
+        guard: &mut MapGuard<'s>,
+    ) -> Result<Option<Option<Mapping>>> {
+        let exchanged = FileMap::exchange(self, tx, inode, block, new)?;
+        Ok(exchanged.map(|exchanged| {
+            *guard = exchanged.guard;
+            exchanged.old
+        }))
     }
 
     /// Frees pages of a range, its first block and its length, that hold nothing any more, as seen in `tx`, while the record stays below `limit`

@@ -14,6 +14,7 @@
 //! logged: a new root is filled before the root word names it, so that readers of a tree that only grows
 //! (the inode file) need no lock.
 
+use crate::cursor::Cursor;
 use crate::file_map::{Exchange, FileMap, Freed, MapChange, MapGuard, MapInode, MapRecord, Mapped, Mapping};
 use crate::map_row::MapRow;
 use std::sync::Arc;
@@ -134,6 +135,17 @@ impl FileMap for RadixTree {
     ) -> Result<Option<Exchange<'_>>> {
         let old = self.exchange_at(tx, &self.place(inode), block.0, new)?;
         Ok(old.map(|old| Exchange { old, guard: MapGuard::default() }))
+    }
+
+    fn exchange_with<'s>(
+        &'s self,
+        _: &Cursor,
+        tx: &mut Tx,
+        inode: &MapInode,
+        (block, new): (FileBlock, Mapping),
+        _: &mut MapGuard<'s>,
+    ) -> Result<Option<Option<Mapping>>> {
+        self.exchange_at(tx, &self.place(inode), block.0, new)
     }
 
     fn prune(

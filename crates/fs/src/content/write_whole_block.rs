@@ -9,7 +9,7 @@ use terrace_blocks::Target;
 use terrace_format::inode::flag;
 use terrace_format::table::{DataChecksum, Owner};
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino, PmBlock};
-use terrace_map::file_map::{Exchange, MapGuard};
+use terrace_map::file_map::MapGuard;
 use terrace_map::{Cursor, Mapping};
 use terrace_placement::Home;
 use terrace_store::change::give_back::give_back_unless_named;
@@ -78,9 +78,11 @@ pub(crate) fn write_whole_block(
     }
     let new = claim.take(Target::File { ino, block }).ok_or(FsError::Engine(NoSpace::Pm.into()))?;
     let mut tx = Tx::new();
-    let (old, map_guard) = match stage_whole_block(store, &guard, &mut tx, &inode, block, new) {
-        Ok(Some(staged)) => staged,
+    let mut map_guard = MapGuard::default();
+    let old = match stage_whole_block(store, (&guard, &mut map_guard), &mut tx, &inode, block, new) {
+        Ok(Some(old)) => old,
         other => {
+            drop(map_guard);
             claim.give_back_all();
             return other.map(|_| WholeBlock::Redirect(home));
         }
@@ -140,12 +142,12 @@ pub(crate) fn write_whole_block(
 #[inline]
 fn stage_whole_block<'s>(
     store: &'s Store,
-    cursor: &Cursor,
+    (cursor, guard): (&Cursor, &mut MapGuard<'s>),
     tx: &mut Tx,
     inode: &Inode,
     block: FileBlock,
     new: PmBlock,
-) -> FsResult<Option<(Option<PmBlock>, MapGuard<'s>)>> {
+) -> FsResult<Option<Option<PmBlock>>> {
     let size = inode.size();
     // Also over a preallocated block past the end (S5).
     let clears_tail = !size.is_multiple_of(BLOCK_SIZE) && block.0 > size / BLOCK_SIZE;
@@ -153,8 +155,7 @@ fn stage_whole_block<'s>(
         return Ok(None);
     }
     let (map, mapping) = (store.persistent.map(), Mapping::written(new));
-    let exchanged = map.exchange_with(cursor, tx, &inode.map(), block, mapping)?;
-    let Some(Exchange { old, guard }) = exchanged else {
+    let Some(old) = map.exchange_with(cursor, tx, &inode.map(), (block, mapping), guard)? else {
         return Ok(None);
     };
     if old.is_none() && inode.slot.has(flag::HAS_COLD) {
@@ -165,7 +166,7 @@ fn stage_whole_block<'s>(
         check_owner(store, inode, block, old)?;
         store.persistent.blocks().quarantine_for(old, new);
     }
-    Ok(Some((old, guard)))
+    Ok(Some(old))
 }
 
 /// The rest of the transaction: size, times and owners.

@@ -9,7 +9,7 @@ use terrace_bench::failure::Outcome;
 use terrace_blocks::{BlockPool, Purpose, Target};
 use terrace_format::map_kind::MapKind;
 use terrace_format::{FileBlock, Geometry, Ino, PmBlock};
-use terrace_map::file_map::{Freed, MapChange};
+use terrace_map::file_map::{Freed, MapChange, MapGuard};
 use terrace_map::{Cursor, FileMap, InodeFileMap, MAPS, MapInode, MapRow, Mapping};
 use terrace_media::PmMedium;
 use terrace_runtime::{Clock, SystemClock};
@@ -140,7 +140,9 @@ fn changes(wal: &Wal, map: &dyn FileMap, blocks: &BlockPool, inode: &MapInode, s
             tx.clear();
             let block = place(call);
             if let Some(new) = mapping(blocks, block.0, step) {
-                black_box(map.exchange_with(&cursor, &mut tx, inode, block, new)?.is_some());
+                let mut guard = MapGuard::default();
+                let old = map.exchange_with(&cursor, &mut tx, inode, (block, new), &mut guard)?;
+                black_box(old.is_some());
             }
             Ok(())
         })?;

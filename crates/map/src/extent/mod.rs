@@ -118,16 +118,15 @@ impl FileMap for ExtentTree {
         Ok(old.map(|old| Exchange { old, guard: MapGuard::default() }))
     }
 
-    fn exchange_with(
-        &self,
+    fn exchange_with<'s>(
+        &'s self,
         cursor: &Cursor,
         tx: &mut Tx,
         inode: &MapInode,
-        block: FileBlock,
-        new: Mapping,
-    ) -> Result<Option<Exchange<'_>>> {
-        let old = self.exchange_one(Some(cursor), tx, inode, block, new)?;
-        Ok(old.map(|old| Exchange { old, guard: MapGuard::default() }))
+        (block, new): (FileBlock, Mapping),
+        _: &mut MapGuard<'s>,
+    ) -> Result<Option<Option<Mapping>>> {
+        self.exchange_one(Some(cursor), tx, inode, block, new)
     }
 
     fn prune(

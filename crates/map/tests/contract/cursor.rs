@@ -12,7 +12,7 @@ use terrace_blocks::{Purpose, Target};
 use terrace_format::table::Owner;
 use terrace_format::{FileBlock, Ino, PmBlock};
 use terrace_map::Mapping;
-use terrace_map::file_map::{Exchange, Freed, MapChange};
+use terrace_map::file_map::{Freed, MapChange, MapGuard};
 use terrace_media::pm::RecordedPm;
 use terrace_wal::{MapRoom, Tx};
 
@@ -280,8 +280,9 @@ fn exchange(maps: &mut ModelledMap, ino: u64, block: u64) {
     let target = Target::File { ino: Ino(ino), block: FileBlock(block) };
     let new = Mapping::written(claim.take(target).unwrap());
     let mut tx = Tx::new();
-    let exchanged = maps.map.exchange_with(&maps.cursor, &mut tx, &inode, FileBlock(block), new).unwrap();
-    let Some(Exchange { old, guard }) = exchanged else { return claim.give_back_all() };
+    let (place, mut guard) = (FileBlock(block), MapGuard::default());
+    let exchanged = maps.map.exchange_with(&maps.cursor, &mut tx, &inode, (place, new), &mut guard);
+    let Some(old) = exchanged.unwrap() else { return claim.give_back_all() };
     assert_eq!(old, maps.model.get(&(ino, block)).copied(), "block {block} of {ino} before");
     maps.blocks.set_owner(
         &mut tx,
