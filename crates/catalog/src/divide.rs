@@ -82,6 +82,7 @@ pub(crate) fn divide_leaf(page: &Page, keys: &[(Key, usize)], block: PmBlock) ->
     let mut right = Page::new(0);
     append(&mut left, page, 0..after.2, None, block)?;
     append(&mut right, page, after.2..page.count(), None, block)?;
+    assert_eq!(left.count() + right.count(), page.count(), "each cell of a leaf is in one half");
     Ok(Copied { left, right: Some((separator(before.0, after.0), right)) })
 }
 
@@ -257,7 +258,7 @@ mod tests {
 
     /// Each leaf of a file that grows is full, although keys of another inode lie behind.
     #[test]
-    fn ascending_keys_before_those_of_another_inode_fill_leaves() {
+    fn ascending_keys_before_keys_of_another_inode_fill_leaves() {
         let cold = |ino, block| Key::cold(Ino(ino), FileBlock(block));
         let value = [7; 528];
         let mut leaf = Page::new(0);
@@ -282,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_between_those_of_their_inode_and_kind_part_a_leaf_in_the_middle() {
+    fn keys_between_keys_of_the_same_kind_part_a_leaf_in_the_middle() {
         let cold = |ino, block| Key::cold(Ino(ino), FileBlock(block));
         let mut leaf = Page::new(0);
         for (index, key) in

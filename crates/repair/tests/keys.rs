@@ -143,7 +143,7 @@ fn block_counts_decide_between_the_stash_and_the_block_table() {
     };
     let named =
         |result: &Repair| result.lost.iter().filter(|line| line.contains(" by the map, block ")).count();
-    // The block table is damaged: the child has all its blocks without this one.
+    // The block table is damaged: the child has as many blocks as its slot counts.
     let mut image = with_sparse_child(0);
     image.own(image.data[2], file(CHILD, 3, false));
     let (content, result) = repaired(&image);

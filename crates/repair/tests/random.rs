@@ -594,7 +594,7 @@ enum Wrong {
 /// Repair mended a structure first, and found no fault in its page afterwards: a name with a flipped bit stayed, and was named to
 /// nobody. A wrong bit of a page with a checksum is turned back. Where more is wrong, a repair that names no loss has lost nothing.
 #[test]
-fn repair_of_a_page_with_a_checksum_names_each_loss_and_one_wrong_bit_is_none() {
+fn repair_of_a_page_with_a_checksum_names_each_loss_and_turns_a_wrong_bit_back() {
     let base = Base::new(true);
     let (expected, named) = {
         let fs = mount(&pool_of(&base));
