@@ -42,6 +42,11 @@ impl Effort {
             recovery_samples: (16.0 * factor).max(least(8.0)) as usize,
         }
     }
+
+    /// Whether the run takes less than half of the samples.
+    pub fn is_short(&self) -> bool {
+        self.lines < 8
+    }
 }
 
 /// Counts of an exploration.
