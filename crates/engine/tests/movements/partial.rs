@@ -435,7 +435,7 @@ fn repair_keeps_partial_shadows() -> FsResult<()> {
     slot_found.direct[0] = 0.into();
     file.pool.pm.write(slot, zerocopy::IntoBytes::as_bytes(&slot_found)).unwrap();
     let repair = terrace_repair::repair(&file.pool.repair_media(), &Default::default());
-    // Nothing else tells what is in the other slots of the changed page: their inodes are named.
+    // The slots of the changed page have no second copy: repair names their inodes.
     assert_eq!(repair.exit_status(), 5, "{:?}", repair.actions);
     assert_eq!(partial(&file), 1);
     file.fs = file.pool.mount_with(options());
