@@ -305,7 +305,7 @@ mod tests {
         assert_eq!(left_of(&[cold(8, 8)]), 4);
         // Behind the only key of inode 7.
         assert_eq!(left_of(&[cold(7, 10)]), 3);
-        // Of an inode and kind without a key.
+        // The first intent of inode 8, behind its cold extents.
         assert_eq!(left_of(&[Key::new(8, Kind::Intent, &[0; 4])]), 4);
     }
 

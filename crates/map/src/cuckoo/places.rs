@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn a_key_has_a_place_unless_both_buckets_are_full() {
         let mut counts = [0; 3];
-        // Of the second table, lines share a count of uses.
+        // The table of 32 MiB has more lines than counts of uses: some lines share a count.
         for (pm_bytes, percent) in [(2 << 20, 50), (2 << 20, 90), (2 << 20, 97), (32 << 20, 90)] {
             let mut table = Table::new(pm_bytes, percent);
             table.fill(percent);
