@@ -90,6 +90,8 @@ struct Table {
     resources: Vec<(u64, Resource)>,
     /// Set by a signal: no resource is registered any more.
     ending: bool,
+    /// The signal thread waits for the end of the step under way: the next step is its own.
+    awaited: bool,
     /// The thread with a step under way, and the number of its steps within each other.
     step: Option<(ThreadId, u32)>,
 }
@@ -123,9 +125,9 @@ impl Teardown {
         let mut table = self.table.lock();
         let depth = loop {
             match table.step {
-                None => break 1,
+                None if !table.awaited => break 1,
                 Some((holder, depth)) if holder == own => break depth + 1,
-                Some(_) => self.step_ended.wait(&mut table),
+                _ => self.step_ended.wait(&mut table),
             }
         };
         table.step = Some((own, depth));
@@ -160,13 +162,13 @@ impl Teardown {
     fn all(&self) -> Step<'_> {
         let own = thread::current().id();
         let mut table = self.table.lock();
-        table.ending = true;
+        (table.ending, table.awaited) = (true, true);
         while table.step.is_some_and(|(holder, _)| holder != own) {
             if self.step_ended.wait_for(&mut table, STEP).timed_out() {
                 break;
             }
         }
-        table.step = Some((own, 1));
+        (table.step, table.awaited) = (Some((own, 1)), false);
         drop(table);
         loop {
             let Some((_, resource)) = self.table.lock().resources.pop() else { break };
@@ -300,6 +302,27 @@ mod tests {
         })
         .unwrap();
         told.recv().unwrap();
+        held.gone();
+        assert!(!path.exists());
+        thread.join().unwrap();
+    }
+
+    /// On a busy machine a bench that was interrupted in a step left its scratch directory behind: its main thread ended the
+    /// step and forgot the directory before the signal thread, which waited for that end, was awake.
+    #[test]
+    fn no_step_begins_between_the_end_of_a_step_and_the_signal_thread() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("a");
+        fs::create_dir(&path).unwrap();
+        let teardown = Arc::new(Teardown::default());
+        let held = teardown.hold(Resource::Directory(path.clone())).unwrap();
+        let step = teardown.step();
+        let signalled = teardown.clone();
+        let thread = terrace_runtime::thread::spawn("signals", move || drop(signalled.all())).unwrap();
+        while teardown.go_on().is_ok() {
+            SystemClock::default().sleep(Duration::from_millis(1));
+        }
+        drop(step);
         held.gone();
         assert!(!path.exists());
         thread.join().unwrap();

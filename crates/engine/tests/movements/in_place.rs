@@ -4,8 +4,10 @@
 use terrace_engine::{
     FsResult, InPlace, MigrationReport, MountOptions, Movements, PolicyKind, Wait, WriteFlags,
 };
-use terrace_format::DeviceBlock;
+use terrace_format::{DeviceBlock, FileBlock};
 use terrace_media::block::{AlignedBlock, Operation, Times};
+use terrace_store::lookup::cold_extents::cold_extents;
+use terrace_store::types::BlockRange;
 use terrace_testkit::{SimulatedPool, TrackedFile};
 
 const W: Wait = Wait::Allowed;
@@ -129,5 +131,47 @@ fn a_torn_cold_copy_under_a_shadow_is_no_damage() -> FsResult<()> {
     file.fs = file.pool.mount_with(options());
     // The torn cold copy is overwritten in place.
     assert_eq!(down(&file)?.in_place_bytes, BLOCK);
+    assert_sound(file)
+}
+
+/// The demoted file takes every block of the tier but the summaries of its four chunks.
+fn full_below() -> FsResult<TrackedFile> {
+    let content: Vec<u8> = (0..BLOCKS * BLOCK).map(|at| (at / 5) as u8 ^ (at >> 12) as u8).collect();
+    let file = TrackedFile::cold(SimulatedPool::new(2 << 20, 65), options(), &content)?;
+    let tier = &file.fs.status()?.tiers[1];
+    assert_eq!(tier.used_bytes + 4 * BLOCK, tier.capacity_bytes, "blocks of the tier are free");
+    Ok(file)
+}
+
+/// Hidden cold copies were given up and each block became an extent of its own in their room, whose catalog pages took the
+/// share of overwrites: on a full pool an overwrite of 17 blocks got ENOSPC with a share of 50.
+#[test]
+fn extents_of_a_full_tier_stay_whole_under_dense_overwrites() -> FsResult<()> {
+    let mut file = full_below()?;
+    let whole = BlockRange::new(FileBlock(0), FileBlock(BLOCKS));
+    let places = |file: &TrackedFile| -> FsResult<Vec<_>> {
+        let extents = cold_extents(&file.fs.store, file.ino, whole)?;
+        Ok(extents.iter().map(|extent| (extent.first, extent.length, extent.start)).collect())
+    };
+    let extents = places(&file)?;
+    for round in 0..3 {
+        for block in (round % 2..BLOCKS).step_by(2) {
+            overwrite(&mut file, block, 1, (block + 7 * round) as u8)?;
+        }
+        let done = down(&file)?;
+        let moved = (round + 1) * BLOCK * BLOCKS / 2;
+        assert_eq!((done.in_place_bytes, done.demoted_bytes, done.skipped_bytes), (moved, moved, 0));
+        assert_eq!(places(&file)?, extents);
+    }
+    assert_sound(file)
+}
+
+#[test]
+fn a_full_tier_gives_hidden_copies_up_after_a_failed_write() -> FsResult<()> {
+    let mut file = full_below()?;
+    (0..BLOCKS).step_by(2).try_for_each(|block| overwrite(&mut file, block, 1, block as u8))?;
+    file.pool.device.fail_next(Operation::Write, 0..65, 5, Times::Count(1));
+    let done = down(&file)?;
+    assert_eq!((done.in_place_bytes, done.demoted_bytes), (0, BLOCK * BLOCKS / 2));
     assert_sound(file)
 }

@@ -4,11 +4,11 @@
 use crate::change::new_extent::NewLocation;
 use crate::error::{FsError, FsResult};
 use crate::moving::candidate::{Candidate, Copied};
-use crate::moving::complete_partial::{complete, free_below};
+use crate::moving::complete_partial::{complete, complete_in_pm, free_below};
 use crate::moving::destination::Destination;
-use crate::moving::device_run::{parts_for, places, settle_parts};
+use crate::moving::device_run::{Part, parts_for, places, release, settle_parts};
 use crate::moving::evict_clean::evict_clean;
-use crate::moving::in_place::write_in_place;
+use crate::moving::in_place::{write_all_in_place, write_in_place};
 use crate::moving::install::install;
 use crate::moving::look_at::look_at;
 use crate::moving::victim::Victim;
@@ -54,12 +54,14 @@ pub fn demote_to(store: &Store, victims: &[Victim], to: Destination) -> FsResult
     let rest = unwritten.into_iter().chain(dirty).collect();
     for (to, mut rest) in by_destination(rest, to) {
         while !rest.is_empty() {
-            let (copied, left) = match write_run(store, rest, to) {
+            let parts = match parts_for_group(store, &mut rest, to, &mut freed, &mut trouble) {
                 // Lower tiers had room for a part of the group, which has left PM: the writer that waits for
                 // PM blocks goes on.
                 Err(FsError::Engine(Error::NoSpace(_))) if freed > 0 => return Ok(freed),
-                written => written?,
+                parts => parts?,
             };
+            let Some(parts) = parts else { continue };
+            let (copied, left) = write_run(store, rest, &parts)?;
             if let Some(lost) = copied.iter().find_map(|copied| copied.candidate.read_error.as_ref()) {
                 trouble.get_or_insert_with(|| lost.clone());
             }
@@ -81,14 +83,19 @@ pub fn demote_to(store: &Store, victims: &[Victim], to: Destination) -> FsResult
     }
 }
 
-/// Writes as many candidates as there is room for on one device, with summaries, and flushes it (M1). Either
-/// all candidates are unwritten or none is; unwritten candidates only get device blocks. Returns the written
-/// candidates and the rest.
-fn write_run<'a>(
+/// Device blocks for as many candidates as there is room for on one device. Either all candidates are unwritten or none
+/// is.
+///
+/// Where a device has no room for all, candidates are first written over the cold copies that they hide, so that extents
+/// stay whole (docs/decisions/0023): then no device blocks are given. On full tiers, copies of which none can be written
+/// over are given up, and their blocks are given.
+fn parts_for_group<'a>(
     store: &'a Store,
-    mut candidates: Vec<Candidate<'a>>,
+    candidates: &mut Vec<Candidate<'a>>,
     to: Destination,
-) -> FsResult<(Vec<Copied<'a>>, Vec<Candidate<'a>>)> {
+    freed: &mut u64,
+    trouble: &mut Option<FsError>,
+) -> FsResult<Option<Vec<Part>>> {
     let wanted = candidates.len();
     let unwritten = candidates.iter().any(|candidate| candidate.unwritten);
     let is_like = |candidate: &Candidate<'_>| candidate.unwritten == unwritten;
@@ -96,19 +103,43 @@ fn write_run<'a>(
         candidates.iter().all(is_like),
         "written blocks among {wanted} unwritten ones are not copied (M1)"
     );
-    let parts = match parts_for(store, wanted, unwritten, to) {
-        Err(FsError::Engine(Error::NoSpace(_))) if free_below(store, &mut candidates)? > 0 => {
-            parts_for(store, wanted, unwritten, to)?
-        }
-        other => other?,
+    let found = match parts_for(store, wanted, unwritten, to) {
+        Err(error) if !matches!(error, FsError::Engine(Error::NoSpace(_))) => return Err(error),
+        Ok(parts) if parts.iter().map(|part| part.data).sum::<usize>() == wanted => return Ok(Some(parts)),
+        found => found,
     };
-    let left = candidates.split_off(parts.iter().map(|part| part.data).sum());
-    let written = match unwritten {
-        true => Ok(places(&parts).map(NewLocation::Unwritten).collect()),
-        false => write_blocks(store, &mut candidates, &parts)
+    if !unwritten {
+        complete_in_pm(store, candidates)?;
+        let (moved, rest) = write_all_in_place(store, std::mem::take(candidates), Some(to), trouble);
+        (*candidates, *freed) = (rest, *freed + moved);
+        if candidates.len() < wanted {
+            found.into_iter().flatten().for_each(|part| release(store, part));
+            return Ok(None);
+        }
+    }
+    match found {
+        Err(error) if free_below(store, candidates)? == 0 => Err(error),
+        Err(_) => parts_for(store, wanted, unwritten, to).map(Some),
+        Ok(parts) => Ok(Some(parts)),
+    }
+}
+
+/// Writes the candidates for which there are device blocks, with summaries, and flushes the device (M1). Unwritten
+/// candidates only get device blocks. Returns the written candidates and the rest.
+fn write_run<'a>(
+    store: &'a Store,
+    mut candidates: Vec<Candidate<'a>>,
+    parts: &[Part],
+) -> FsResult<(Vec<Copied<'a>>, Vec<Candidate<'a>>)> {
+    let taken: usize = parts.iter().map(|part| part.data).sum();
+    assert!(taken <= candidates.len(), "device blocks for {taken} of {} blocks (M1)", candidates.len());
+    let left = candidates.split_off(taken);
+    let written = match candidates.iter().any(|candidate| candidate.unwritten) {
+        true => Ok(places(parts).map(NewLocation::Unwritten).collect()),
+        false => write_blocks(store, &mut candidates, parts)
             .map(|copies| copies.into_iter().map(NewLocation::Written).collect()),
     };
-    let locations: Vec<NewLocation> = settle_parts(store, &parts, written)?;
+    let locations: Vec<NewLocation> = settle_parts(store, parts, written)?;
     let copied = candidates.into_iter().zip(locations);
     Ok((copied.map(|(candidate, location)| Copied { candidate, location }).collect(), left))
 }

@@ -55,19 +55,21 @@ pub(crate) fn write_in_place<'a>(
     write_to_places(store, candidates, &places, trouble)
 }
 
-/// Writes whole PM blocks over their cold copies, even if they are many or not scattered: on a full pool the
-/// freed PM blocks count more than speed. Returns the number of PM blocks freed.
-pub(crate) fn write_all_in_place(
-    store: &Store,
-    candidates: Vec<Candidate<'_>>,
+/// Writes whole PM blocks over their cold copies, on devices that `to` accepts if it is given, even if they are many or
+/// not scattered: on a full pool the freed PM blocks count more than speed. Returns the number of PM blocks freed, and the candidates that have no such
+/// location.
+pub(crate) fn write_all_in_place<'a>(
+    store: &'a Store,
+    candidates: Vec<Candidate<'a>>,
+    to: Option<Destination>,
     trouble: &mut Option<FsError>,
-) -> u64 {
-    match reading(store, Wait::Allowed, || all_places_below(store, &candidates)) {
-        Ok(places) if places.of.is_empty() => 0,
-        Ok(places) => write_to_places(store, candidates, &places, trouble).0,
+) -> (u64, Vec<Candidate<'a>>) {
+    match reading(store, Wait::Allowed, || all_places_below(store, &candidates, to)) {
+        Ok(places) if places.of.is_empty() => (0, candidates),
+        Ok(places) => write_to_places(store, candidates, &places, trouble),
         Err(error) => {
             trouble.get_or_insert(error);
-            0
+            (0, candidates)
         }
     }
 }

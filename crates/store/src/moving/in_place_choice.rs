@@ -73,8 +73,12 @@ pub(crate) fn places_below(store: &Store, candidates: &[Candidate<'_>], to: Dest
 }
 
 /// The device blocks of all candidates that are whole in PM and have a cold extent, written or unwritten,
-/// under exclusive I/O pins.
-pub(crate) fn all_places_below(store: &Store, candidates: &[Candidate<'_>]) -> FsResult<Places> {
+/// under exclusive I/O pins: on devices that `to` accepts if it is given.
+pub(crate) fn all_places_below(
+    store: &Store,
+    candidates: &[Candidate<'_>],
+    to: Option<Destination>,
+) -> FsResult<Places> {
     let mut places = Places::default();
     for of_inode in candidates.chunk_by(|a, b| a.ino == b.ino) {
         let first = &of_inode[0];
@@ -95,6 +99,9 @@ pub(crate) fn all_places_below(store: &Store, candidates: &[Candidate<'_>]) -> F
                 continue;
             };
             let place = DeviceRun::from(&slice);
+            if !to.is_none_or(|to| may_stay_on(store, place.device, candidate.pinned_tier, to)) {
+                continue;
+            }
             let Some(pin) = store.devices.space().pin_alone(place) else { continue };
             places._pins.push(pin);
             places.of.insert((candidate.ino, candidate.block), place);
