@@ -69,13 +69,20 @@ finish() {
     exit
 }
 
+end_with_children() { # process
+    local child
+    for child in $(pgrep -P "$1"); do
+        end_with_children "$child"
+    done
+    kill "$1" 2>/dev/null
+}
+
 cut_short() {
     trap - INT TERM
     local running child
     mapfile -t running < <(jobs -p)
     for child in "${running[@]}"; do
-        pkill -TERM -P "$child" 2>/dev/null
-        kill "$child" 2>/dev/null
+        end_with_children "$child"
     done
     wait
     failed=$((failed + 1))
@@ -126,6 +133,12 @@ without+=(--skip names_and_attributes_are_atomic_where_only_persist_makes_durabl
 if [ -n "${TERRACE_LONG_MAPS:-}" ]; then
     sim_of_map+=(--test systematic --test model --test necessity) sim_of_map_s=7200 samples_of_map=1 without=()
 fi
+# Tests of the simulator with radix, in two lists that take about as long.
+sim_long=(--test mistakes --test necessity) sim_first=(--lib --bins)
+for test in crates/sim/tests/*.rs; do
+    test=$(basename "$test" .rs)
+    [[ " ${sim_long[*]} " == *" $test "* ]] || sim_first+=(--test "$test")
+done
 logs=$(mktemp -d)
 aside=
 build=
@@ -194,13 +207,18 @@ if [ $# = 0 ]; then
         renice -n 19 $BASHPID >/dev/null
         # Its tests make and drop pools by the thousand: an allocator that gives memory back spends a quarter of the
         # time in the kernel.
-        TERRACE_CRASH_SAMPLES=$samples MALLOC_TRIM_THRESHOLD_=2147483648 MALLOC_MMAP_THRESHOLD_=33554432 \
-            run_cargo_test 3600 "$logs/sim" -p terrace-sim "${targets[@]}"
+        export MALLOC_TRIM_THRESHOLD_=2147483648 MALLOC_MMAP_THRESHOLD_=33554432
+        # Most of them are one thread for most of their time: three lists run side by side.
+        run_cargo_test 1800 "$logs/sim" -p terrace-sim "${targets[@]}" --no-run
+        TERRACE_CRASH_SAMPLES=$samples run_cargo_test 3600 "$logs/sim" -p terrace-sim "${sim_first[@]}" &
+        lists=($!)
+        run_cargo_test 3600 "$logs/sim-long" -p terrace-sim "${sim_long[@]}" &
+        lists+=($!)
         for map in $maps; do
             TERRACE_MAP=$map TERRACE_CRASH_SAMPLES=$samples_of_map \
-                MALLOC_TRIM_THRESHOLD_=2147483648 MALLOC_MMAP_THRESHOLD_=33554432 \
                 run_cargo_test "$sim_of_map_s" "$logs/sim-$map" -p terrace-sim "${sim_of_map[@]}" -- "${without[@]}"
         done
+        wait "${lists[@]}"
         run_cargo_test 1800 "$logs/models" -p terrace-models --features shuttle "${targets[@]}"
     ) &
     aside=$!
@@ -216,6 +234,7 @@ await_aside() {
     wait "$aside"
     aside=
     judge_cargo_test "cargo test of the simulator" "$logs/sim"
+    judge_cargo_test "cargo test of the simulator, planted mistakes" "$logs/sim-long"
     for map in $maps; do
         judge_cargo_test "cargo test of the simulator with map $map" "$logs/sim-$map"
     done
