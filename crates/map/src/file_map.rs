@@ -204,14 +204,6 @@ impl Raise<'_> {
     }
 }
 
-/// The result of [`FileMap::exchange`].
-pub struct Exchange<'a> {
-    /// The earlier mapping.
-    pub old: Option<Mapping>,
-    /// To be held until the stores of the record are issued.
-    pub guard: MapGuard<'a>,
-}
-
 /// Maps (inode, file block) to PM block.
 ///
 /// Ranges are clipped to `MAX_FILE_BLOCK`, the last block that a map can have. Errors are the medium's, and
@@ -315,38 +307,22 @@ pub trait FileMap: Send + Sync {
         freed: &mut Freed,
     ) -> Result<MapGuard<'_>>;
 
-    /// Maps one block to new content and tells what it was mapped to; `None`, with nothing logged, when room is
-    /// missing. `tx` has written nothing of the map yet.
+    /// Maps one block to new content and gives its earlier mapping; `None`, with nothing logged, when room is missing. `tx` has
+    /// written nothing of the map yet. The cursor is that of the lock that the caller holds.
+    ///
+    /// The guard, to be held until the stores of the record are issued, goes into the caller's place: it is large, some maps have
+    /// none, and to hand it up through the calls took a tenth of a write.
     ///
     /// # Errors
     /// See [`FileMap`].
-    fn exchange(
-        &self,
-        tx: &mut Tx,
-        inode: &MapInode,
-        block: FileBlock,
-        new: Mapping,
-    ) -> Result<Option<Exchange<'_>>>;
-
-    /// As [`Self::exchange`], with the cursor of the lock that the caller holds. Gives the earlier mapping. The guard goes into
-    /// the caller's place: it is large, most maps have none, and to hand it up through the calls took a tenth of a write.
-    ///
-    /// # Errors
-    /// See [`FileMap`].
-    fn exchange_with<'s>(
+    fn exchange<'s>(
         &'s self,
-        _: &Cursor,
+        cursor: Option<&Cursor>,
         tx: &mut Tx,
         inode: &MapInode,
-        (block, new): (FileBlock, Mapping),
+        block: (FileBlock, Mapping),
         guard: &mut MapGuard<'s>,
-    ) -> Result<Option<Option<Mapping>>> {
-        let exchanged = FileMap::exchange(self, tx, inode, block, new)?;
-        Ok(exchanged.map(|exchanged| {
-            *guard = exchanged.guard;
-            exchanged.old
-        }))
-    }
+    ) -> Result<Option<Option<Mapping>>>;
 
     /// Frees pages of a range, its first block and its length, that hold nothing any more, as seen in `tx`, while the record stays below `limit`
     /// bytes. Bounded: it says where to go on, in another transaction. Freed blocks are released in `tx` and pushed to

@@ -14,8 +14,7 @@
 
 use crate::cursor::{ANNOUNCED, Cursor};
 use crate::file_map::{
-    Exchange, FileMap, Freed, MapChange, MapGuard, MapInode, MapRecord, Mapped, Mapping, PresenceChange,
-    Raise, Witness,
+    FileMap, Freed, MapChange, MapGuard, MapInode, MapRecord, Mapped, Mapping, PresenceChange, Raise, Witness,
 };
 use crate::hashfs_search::TableSearch;
 use crate::hidden::{is_known_cold, is_whole, keep_shown, note_left};
@@ -307,13 +306,14 @@ impl FileMap for HashfsMap {
         Ok(MapGuard::presence(guard))
     }
 
-    fn exchange(
-        &self,
+    fn exchange<'s>(
+        &'s self,
+        _: Option<&Cursor>,
         _: &mut Tx,
         inode: &MapInode,
-        block: FileBlock,
-        new: Mapping,
-    ) -> Result<Option<Exchange<'_>>> {
+        (block, new): (FileBlock, Mapping),
+        guard: &mut MapGuard<'s>,
+    ) -> Result<Option<Option<Mapping>>> {
         let hashed = self.hashed()?;
         if block > MAX_FILE_BLOCK {
             return Ok(None);
@@ -323,16 +323,17 @@ impl FileMap for HashfsMap {
         if distance >= self.table.reach() {
             return Ok(None);
         }
-        let mut guard = PresenceChange::new(self);
+        let mut presence = PresenceChange::new(self);
         let old = if hashed.known() == Known::All {
-            self.enter_found(hashed, at, (home, distance), &mut guard)?
+            self.enter_found(hashed, at, (home, distance), &mut presence)?
         } else {
             let old = self.lookup(inode, block)?;
-            guard.add(inode.ino, block);
+            presence.add(inode.ino, block);
             old
         };
         self.table.note(at, home, new.block);
-        Ok(Some(Exchange { old, guard: MapGuard::presence(guard) }))
+        *guard = MapGuard::presence(presence);
+        Ok(Some(old))
     }
 
     fn prune(

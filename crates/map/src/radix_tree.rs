@@ -15,7 +15,7 @@
 //! (the inode file) need no lock.
 
 use crate::cursor::Cursor;
-use crate::file_map::{Exchange, FileMap, Freed, MapChange, MapGuard, MapInode, MapRecord, Mapped, Mapping};
+use crate::file_map::{FileMap, Freed, MapChange, MapGuard, MapInode, MapRecord, Mapped, Mapping};
 use crate::map_row::MapRow;
 use std::sync::Arc;
 use terrace_blocks::Claim;
@@ -126,20 +126,9 @@ impl FileMap for RadixTree {
         Ok(MapGuard::default())
     }
 
-    fn exchange(
-        &self,
-        tx: &mut Tx,
-        inode: &MapInode,
-        block: FileBlock,
-        new: Mapping,
-    ) -> Result<Option<Exchange<'_>>> {
-        let old = self.exchange_at(tx, &self.place(inode), block.0, new)?;
-        Ok(old.map(|old| Exchange { old, guard: MapGuard::default() }))
-    }
-
-    fn exchange_with<'s>(
+    fn exchange<'s>(
         &'s self,
-        _: &Cursor,
+        _: Option<&Cursor>,
         tx: &mut Tx,
         inode: &MapInode,
         (block, new): (FileBlock, Mapping),

@@ -108,7 +108,7 @@ impl Model {
                 let (mut tx, new) = (Tx::new(), mapping(block, 2));
                 let inode = self.inode(ino);
                 let (place, mut guard) = (FileBlock(block), MapGuard::default());
-                let exchanged = self.map.exchange_with(&inodes.0, &mut tx, &inode, (place, new), &mut guard);
+                let exchanged = self.map.exchange(Some(&inodes.0), &mut tx, &inode, (place, new), &mut guard);
                 let Some(old) = exchanged.unwrap() else { return };
                 assert_eq!(old, inodes.1.get(&(ino, block)).copied());
                 self.commit(&tx);

@@ -155,7 +155,7 @@ fn stage_whole_block<'s>(
         return Ok(None);
     }
     let (map, mapping) = (store.persistent.map(), Mapping::written(new));
-    let Some(old) = map.exchange_with(cursor, tx, &inode.map(), (block, mapping), guard)? else {
+    let Some(old) = map.exchange(Some(cursor), tx, &inode.map(), (block, mapping), guard)? else {
         return Ok(None);
     };
     if old.is_none() && inode.slot.has(flag::HAS_COLD) {

@@ -19,8 +19,8 @@ use terrace_format::address::{LINE_SIZE, MAX_FILE_BLOCK};
 use terrace_format::inode::InodeSlot;
 use terrace_format::table::Owner;
 use terrace_format::{BLOCK_SIZE, Corrupt, FileBlock, Ino, PmBlock, PmOffset};
-use terrace_map::file_map::{Exchange, Freed, MapChange, MapGuard, MapRecord, Mapped};
-use terrace_map::{FileMap, MapInode, Mapping};
+use terrace_map::file_map::{Freed, MapChange, MapGuard, MapRecord, Mapped};
+use terrace_map::{Cursor, FileMap, MapInode, Mapping};
 use terrace_simd::hash::{HashKey, hash};
 use terrace_wal::{Error, MapRoom, NoSpace, Result, Tx};
 
@@ -248,16 +248,17 @@ impl FileMap for LevelHash {
         Ok(MapGuard::default())
     }
 
-    fn exchange(
-        &self,
+    fn exchange<'s>(
+        &'s self,
+        _: Option<&Cursor>,
         tx: &mut Tx,
         inode: &MapInode,
-        block: FileBlock,
-        new: Mapping,
-    ) -> Result<Option<Exchange<'_>>> {
+        (block, new): (FileBlock, Mapping),
+        _: &mut MapGuard<'s>,
+    ) -> Result<Option<Option<Mapping>>> {
         match self.set(tx, inode.ino, block, Some(new)) {
             Err(Error::NoSpace(_)) => Ok(None),
-            old => Ok(Some(Exchange { old: old?, guard: MapGuard::default() })),
+            old => old.map(Some),
         }
     }
 

@@ -132,7 +132,9 @@ fn changes(wal: &Wal, map: &dyn FileMap, blocks: &BlockPool, inode: &MapInode, s
             tx.clear();
             let block = place(call);
             if let Some(new) = mapping(blocks, block.0, step) {
-                black_box(map.exchange(&mut tx, inode, block, new)?.is_some());
+                let mut guard = MapGuard::default();
+                let old = map.exchange(None, &mut tx, inode, (block, new), &mut guard)?;
+                black_box(old.is_some());
             }
             Ok(())
         })?;
@@ -141,7 +143,7 @@ fn changes(wal: &Wal, map: &dyn FileMap, blocks: &BlockPool, inode: &MapInode, s
             let block = place(call);
             if let Some(new) = mapping(blocks, block.0, step) {
                 let mut guard = MapGuard::default();
-                let old = map.exchange_with(&cursor, &mut tx, inode, (block, new), &mut guard)?;
+                let old = map.exchange(Some(&cursor), &mut tx, inode, (block, new), &mut guard)?;
                 black_box(old.is_some());
             }
             Ok(())

@@ -5,7 +5,7 @@
 
 use super::claims::Claimed;
 use super::table::{ClusteredMap, Found};
-use crate::file_map::{Exchange, MapChange, MapGuard, MapInode, Mapping, PresenceChange};
+use crate::file_map::{MapChange, MapGuard, MapInode, Mapping, PresenceChange};
 use crate::log_words::log_changes;
 use smallvec::SmallVec;
 use terrace_blocks::pool::Known;
@@ -254,16 +254,15 @@ impl ClusteredMap {
         Ok(changing.log_into(tx))
     }
 
-    pub(super) fn exchange_one(
-        &self,
+    pub(super) fn exchange_one<'s>(
+        &'s self,
         tx: &mut Tx,
         inode: &MapInode,
-        block: FileBlock,
-        new: Mapping,
-    ) -> Result<Option<Exchange<'_>>> {
+        (block, new): (FileBlock, Mapping),
+        guard: &mut MapGuard<'s>,
+    ) -> Result<Option<Option<Mapping>>> {
         if block.0 < DIRECT_BLOCKS {
-            let old = self.slots.exchange_at(tx, &self.slots.place(inode), block.0, new)?;
-            return Ok(old.map(|old| Exchange { old, guard: MapGuard::default() }));
+            return self.slots.exchange_at(tx, &self.slots.place(inode), block.0, new);
         }
         if block > MAX_FILE_BLOCK {
             return Ok(None);
@@ -284,9 +283,10 @@ impl ClusteredMap {
         if old.is_some() && self.hashed()?.known() == Known::All {
             // The usual case: a value is replaced, and nothing comes or goes.
             log_line(self, tx, loaded);
-            return Ok(Some(Exchange { old, guard: MapGuard::default() }));
+            return Ok(Some(old));
         }
-        Ok(Some(Exchange { old, guard: changing.log_into(tx) }))
+        *guard = changing.log_into(tx);
+        Ok(Some(old))
     }
 }
 

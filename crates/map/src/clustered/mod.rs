@@ -25,9 +25,7 @@ pub use table::ClusteredMap;
 
 use self::change::{BLOCK_BYTES, RUN_BYTES};
 use crate::cursor::Cursor;
-use crate::file_map::{
-    Exchange, FileMap, Freed, MapChange, MapGuard, MapInode, MapRecord, Mapped, Mapping, Raise,
-};
+use crate::file_map::{FileMap, Freed, MapChange, MapGuard, MapInode, MapRecord, Mapped, Mapping, Raise};
 use crate::hidden::{is_known_cold, is_whole, keep_shown};
 use crate::map_row::MapRow;
 use std::sync::Arc;
@@ -198,14 +196,15 @@ impl FileMap for ClusteredMap {
     }
 
     #[inline]
-    fn exchange(
-        &self,
+    fn exchange<'s>(
+        &'s self,
+        _: Option<&Cursor>,
         tx: &mut Tx,
         inode: &MapInode,
-        block: FileBlock,
-        new: Mapping,
-    ) -> Result<Option<Exchange<'_>>> {
-        self.exchange_one(tx, inode, block, new)
+        (block, new): (FileBlock, Mapping),
+        guard: &mut MapGuard<'s>,
+    ) -> Result<Option<Option<Mapping>>> {
+        self.exchange_one(tx, inode, (block, new), guard)
     }
 
     fn prune(

@@ -6,7 +6,7 @@ use super::group::Group;
 use super::lines::Lines;
 use super::stripes::Held;
 use super::table::{CuckooMap, Found, place_at, run_of};
-use crate::file_map::{Exchange, MapChange, MapGuard, MapInode, Mapping, PresenceChange};
+use crate::file_map::{MapChange, MapGuard, MapInode, Mapping, PresenceChange};
 use smallvec::SmallVec;
 use terrace_format::address::MAX_FILE_BLOCK;
 use terrace_format::cuckoo_map::{Entry, RUN_BLOCKS};
@@ -261,18 +261,18 @@ impl CuckooMap {
         MapGuard::stripes(held, Some(presence))
     }
 
-    pub(super) fn exchange_one(
-        &self,
+    pub(super) fn exchange_one<'s>(
+        &'s self,
         tx: &mut Tx,
         inode: &MapInode,
-        block: FileBlock,
-        new: Mapping,
-    ) -> Result<Option<Exchange<'_>>> {
+        (block, new): (FileBlock, Mapping),
+        guard: &mut MapGuard<'s>,
+    ) -> Result<Option<Option<Mapping>>> {
         if block > MAX_FILE_BLOCK {
             return Ok(None);
         }
-        if let Some(exchanged) = self.exchange_alone(tx, inode.ino, block, new)? {
-            return Ok(Some(exchanged));
+        if let Some(old) = self.exchange_alone(tx, inode.ino, (block, new), guard)? {
+            return Ok(Some(old));
         }
         let change = MapChange { inode: *inode, first: block, mappings: [Some(new)].into_iter().collect() };
         let mut lines = self.lock_for([&change].into_iter())?;
@@ -285,8 +285,8 @@ impl CuckooMap {
         if !self.apply_parts(&mut lines, &change)? {
             return Ok(None);
         }
-        let guard = self.guard_of(lines.log_into(tx), &[change]);
-        Ok(Some(Exchange { old, guard }))
+        *guard = self.guard_of(lines.log_into(tx), &[change]);
+        Ok(Some(old))
     }
 }
 

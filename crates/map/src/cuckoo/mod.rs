@@ -33,7 +33,7 @@ pub use table::CuckooMap;
 
 use self::change::{ENTRY_BYTES, RUN_BYTES};
 use crate::cursor::Cursor;
-use crate::file_map::{Exchange, FileMap, Freed, MapChange, MapGuard, MapInode, MapRecord, Mapped, Mapping};
+use crate::file_map::{FileMap, Freed, MapChange, MapGuard, MapInode, MapRecord, Mapped, Mapping};
 use crate::hidden::is_whole;
 use crate::map_row::MapRow;
 use std::sync::Arc;
@@ -108,14 +108,15 @@ impl FileMap for CuckooMap {
         self.change_entries(tx, changes)
     }
 
-    fn exchange(
-        &self,
+    fn exchange<'s>(
+        &'s self,
+        _: Option<&Cursor>,
         tx: &mut Tx,
         inode: &MapInode,
-        block: FileBlock,
-        new: Mapping,
-    ) -> Result<Option<Exchange<'_>>> {
-        self.exchange_one(tx, inode, block, new)
+        (block, new): (FileBlock, Mapping),
+        guard: &mut MapGuard<'s>,
+    ) -> Result<Option<Option<Mapping>>> {
+        self.exchange_one(tx, inode, (block, new), guard)
     }
 
     fn prune(

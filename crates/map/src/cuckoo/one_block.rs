@@ -3,7 +3,7 @@
 //! The short way has the result of `change`, with a hash and two lines, and leaves all other cases to `change`.
 
 use super::table::{CuckooMap, Found, hit};
-use crate::file_map::{Exchange, MapGuard, Mapping, PresenceChange};
+use crate::file_map::{MapGuard, Mapping, PresenceChange};
 use terrace_blocks::pool::Known;
 use terrace_format::cuckoo_map::{Entry, Slot, Words, is_free};
 use terrace_format::{FileBlock, Ino};
@@ -13,13 +13,13 @@ use zerocopy::little_endian::U64;
 impl CuckooMap {
     /// Gives a block a new mapping. `None`, without a change, where the block is part of a longer run, a line cannot be read,
     /// the stash may have the block, or a place for it has to be made.
-    pub(super) fn exchange_alone(
-        &self,
+    pub(super) fn exchange_alone<'s>(
+        &'s self,
         tx: &mut Tx,
         ino: Ino,
-        block: FileBlock,
-        new: Mapping,
-    ) -> Result<Option<Exchange<'_>>> {
+        (block, new): (FileBlock, Mapping),
+        guard: &mut MapGuard<'s>,
+    ) -> Result<Option<Option<Mapping>>> {
         let key = self.key(ino, block);
         // The second line is on its way while the first is searched.
         key.pair.iter().for_each(|line| self.pages.pm.expect_load(self.buckets.line(*line)));
@@ -57,7 +57,8 @@ impl CuckooMap {
         let entry = Entry { ino, block, place: new.block, unwritten: new.unwritten, before: 0, behind: 0 };
         self.log_slot(tx, slot, old.map_or([0; 2], |old| old.encode()), entry.encode());
         held.begin_stores([slot.0].into_iter());
-        Ok(Some(Exchange { old: earlier, guard: MapGuard::stripes(held, Some(presence)) }))
+        *guard = MapGuard::stripes(held, Some(presence));
+        Ok(Some(earlier))
     }
 
     fn log_slot(&self, tx: &mut Tx, (line, slot): Slot, old: Words, new: Words) {

@@ -20,7 +20,7 @@ pub use tree::ExtentTree;
 
 use self::tree::{ENTRY_BYTES, HEAD_BYTES, MOST_BLOCKS};
 use crate::cursor::Cursor;
-use crate::file_map::{Exchange, FileMap, Freed, MapChange, MapGuard, MapInode, MapRecord, Mapped, Mapping};
+use crate::file_map::{FileMap, Freed, MapChange, MapGuard, MapInode, MapRecord, Mapped, Mapping};
 use crate::map_row::MapRow;
 use std::sync::Arc;
 use terrace_blocks::Claim;
@@ -107,26 +107,15 @@ impl FileMap for ExtentTree {
         Ok(MapGuard::default())
     }
 
-    fn exchange(
-        &self,
-        tx: &mut Tx,
-        inode: &MapInode,
-        block: FileBlock,
-        new: Mapping,
-    ) -> Result<Option<Exchange<'_>>> {
-        let old = self.exchange_one(None, tx, inode, block, new)?;
-        Ok(old.map(|old| Exchange { old, guard: MapGuard::default() }))
-    }
-
-    fn exchange_with<'s>(
+    fn exchange<'s>(
         &'s self,
-        cursor: &Cursor,
+        cursor: Option<&Cursor>,
         tx: &mut Tx,
         inode: &MapInode,
         (block, new): (FileBlock, Mapping),
         _: &mut MapGuard<'s>,
     ) -> Result<Option<Option<Mapping>>> {
-        self.exchange_one(Some(cursor), tx, inode, block, new)
+        self.exchange_one(cursor, tx, inode, block, new)
     }
 
     fn prune(

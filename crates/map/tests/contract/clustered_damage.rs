@@ -1,7 +1,7 @@
 //! The clustered map where lines of it are lost or damaged.
 
 use crate::clustered::{colliding, line_of, lines, opened, recorded};
-use crate::modelled_map::UUID;
+use crate::modelled_map::{UUID, exchange};
 use terrace_format::clustered_map::{Lines, Piece};
 use terrace_format::{FileBlock, Geometry, Ino, PmBlock};
 use terrace_map::Mapping;
@@ -47,7 +47,7 @@ fn a_piece_of_a_damaged_key_is_no_hole_before_the_end_of_the_scan() {
             assert!(matches!(maps.map.lookup_run(&inode, lost, &mut out), Err(Error::TableUnread)));
             // A new line would be one of two, once the damaged one can be read.
             let new = Mapping::written(PmBlock(400));
-            let found = maps.map.exchange(&mut Tx::new(), &inode, lost, new);
+            let found = exchange(&*maps.map, &mut Tx::new(), &inode, lost, new);
             assert!(matches!(found, Err(Error::TableUnread)), "{:?}", found.map(|found| found.is_some()));
             assert!(maps.map.lookup(&inode, FileBlock(blocks[1 - number])).unwrap().is_some());
             assert!(maps.map.lookup(&inode, FileBlock(3)).unwrap().is_some());
@@ -172,12 +172,12 @@ fn an_exchange_of_a_lost_value_is_refused() {
     line.set(1, None);
     pm.write(Lines::new(UUID, &geometry).at(number), line.0.as_bytes()).unwrap();
     let inode = maps.inode(1);
-    let exchange = |block: u64| {
+    let exchange_at = |block: u64| {
         let new = Mapping::written(PmBlock(400));
-        let found = maps.map.exchange(&mut Tx::new(), &inode, FileBlock(block), new).unwrap();
+        let found = exchange(&*maps.map, &mut Tx::new(), &inode, FileBlock(block), new).unwrap();
         found.map(|found| found.old.is_some())
     };
-    assert_eq!([16, 17, 18].map(exchange), [Some(true), None, Some(false)]);
+    assert_eq!([16, 17, 18].map(exchange_at), [Some(true), None, Some(false)]);
     assert!(matches!(maps.map.lookup(&inode, FileBlock(17)), Err(Error::Corrupt(_))));
 }
 

@@ -1,7 +1,7 @@
 //! The cuckoo map where lines of it are lost or damaged.
 
 use crate::cuckoo::{colliding, counted, line_of, lines, opened, recorded};
-use crate::modelled_map::UUID;
+use crate::modelled_map::{UUID, exchange};
 use terrace_format::cuckoo_map::{BUCKET_ENTRIES, Buckets, Entry, STASH_LINES, is_free};
 use terrace_format::{FileBlock, Geometry, Ino, PmBlock};
 use terrace_map::Mapping;
@@ -125,7 +125,7 @@ fn a_damaged_entry_is_no_hole_before_the_end_of_the_scan() {
         assert!(matches!(found, Err(Error::TableUnread)), "{found:?}");
         // A new entry would be one of two, once the damaged one can be read.
         let new = Mapping::written(PmBlock(400));
-        let found = maps.map.exchange(&mut Tx::new(), &maps.inode(1), FileBlock(1), new);
+        let found = exchange(&*maps.map, &mut Tx::new(), &maps.inode(1), FileBlock(1), new);
         assert!(matches!(found, Err(Error::TableUnread)), "{:?}", found.map(|found| found.is_some()));
         while maps.blocks.scan_step().unwrap() {}
         let found = maps.map.lookup(&maps.inode(1), FileBlock(1));

@@ -281,7 +281,7 @@ fn exchange(maps: &mut ModelledMap, ino: u64, block: u64) {
     let new = Mapping::written(claim.take(target).unwrap());
     let mut tx = Tx::new();
     let (place, mut guard) = (FileBlock(block), MapGuard::default());
-    let exchanged = maps.map.exchange_with(&maps.cursor, &mut tx, &inode, (place, new), &mut guard);
+    let exchanged = maps.map.exchange(Some(&maps.cursor), &mut tx, &inode, (place, new), &mut guard);
     let Some(old) = exchanged.unwrap() else { return claim.give_back_all() };
     assert_eq!(old, maps.model.get(&(ino, block)).copied(), "block {block} of {ino} before");
     maps.blocks.set_owner(

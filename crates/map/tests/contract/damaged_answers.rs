@@ -1,7 +1,7 @@
 //! Answers of the maps where words are damaged or lines cannot be read, and after changes that were given up.
 
 use crate::clustered::{line_of, opened, recorded};
-use crate::modelled_map::{ModelledMap, UUID, image, set};
+use crate::modelled_map::{ModelledMap, UUID, exchange, image, set};
 use std::sync::Arc;
 use terrace_format::clustered_map::{Line, Lines, Piece, Place};
 use terrace_format::extent_map::{ExtentRoot, order_at};
@@ -40,7 +40,7 @@ fn damaged_value(block: u64, index: usize) {
         // Not scanned.
         let maps = opened(&pm, geometry, 3);
         let (inode, new) = (maps.inode(1), Mapping::written(PmBlock(401)));
-        let exchanged = maps.map.exchange(&mut Tx::new(), &inode, FileBlock(block), new);
+        let exchanged = exchange(&*maps.map, &mut Tx::new(), &inode, FileBlock(block), new);
         drop(exchanged);
         let wrong = FileBlock(Piece::of(Ino(1), FileBlock(block)).first().0 + index as u64);
         let presence = &maps.blocks.hashed().unwrap().presence;
@@ -94,7 +94,7 @@ fn a_used_place_named_as_free_is_not_overwritten() {
         let mut tx = Tx::new();
         if is_general {
             let _ = set(&*maps.map, &mut tx, &inode, 5000, &[Some(new)]);
-        } else if let Ok(Some(exchanged)) = maps.map.exchange(&mut tx, &inode, FileBlock(5000), new) {
+        } else if let Ok(Some(exchanged)) = exchange(&*maps.map, &mut tx, &inode, FileBlock(5000), new) {
             exchanged.guard.committed();
         }
         if !tx.is_empty() {
@@ -157,7 +157,7 @@ fn a_given_up_write_leaves_an_absent_block_absent() {
         pm.poison(at..at + 64);
         assert_eq!(maps.map.lookup(&inode, block).unwrap(), None, "{}", row.name);
         let new = Mapping::written(home.slot);
-        let exchanged = maps.map.exchange(&mut Tx::new(), &inode, block, new).unwrap();
+        let exchanged = exchange(&*maps.map, &mut Tx::new(), &inode, block, new).unwrap();
         assert!(exchanged.unwrap().old.is_none(), "{}", row.name);
         let after = maps.map.lookup(&inode, block);
         if !matches!(after, Ok(None)) {

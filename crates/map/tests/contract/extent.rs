@@ -1,6 +1,6 @@
 //! The extent map: shapes of its tree, sizes of records, damage.
 
-use crate::modelled_map::{ModelledMap, image, set};
+use crate::modelled_map::{self, ModelledMap, image, set};
 use rand::Rng;
 use rand::seq::SliceRandom;
 use std::sync::Arc;
@@ -74,7 +74,8 @@ fn a_file_written_in_order_is_one_extent_in_its_slot() {
 /// Exchanges a block; gives the earlier one, and the bytes of the record without its header.
 fn exchange(maps: &ModelledMap, block: u64, new: u64) -> (Option<u64>, usize) {
     let (mut tx, new) = (Tx::new(), Mapping::written(PmBlock(new)));
-    let exchanged = maps.map.exchange(&mut tx, &maps.inode(1), FileBlock(block), new).unwrap().unwrap();
+    let exchanged =
+        modelled_map::exchange(&*maps.map, &mut tx, &maps.inode(1), FileBlock(block), new).unwrap().unwrap();
     let reservation = maps.wal.reserve(tx.record_size()).unwrap();
     maps.wal.commit(reservation, &tx).unwrap();
     exchanged.guard.committed();

@@ -66,6 +66,27 @@ pub fn set(
     Ok(())
 }
 
+/// The result of an exchange.
+pub struct Exchanged<'a> {
+    /// The earlier mapping.
+    pub old: Option<Mapping>,
+    /// To be held until the commit.
+    pub guard: MapGuard<'a>,
+}
+
+/// Exchanges a block without a cursor.
+pub fn exchange<'a>(
+    map: &'a dyn FileMap,
+    tx: &mut Tx,
+    inode: &MapInode,
+    block: FileBlock,
+    new: Mapping,
+) -> terrace_wal::Result<Option<Exchanged<'a>>> {
+    let mut guard = MapGuard::default();
+    let old = map.exchange(None, tx, inode, (block, new), &mut guard)?;
+    Ok(old.map(|old| Exchanged { old, guard }))
+}
+
 /// The first mapped block of a range.
 pub fn next_mapped(
     map: &dyn FileMap,

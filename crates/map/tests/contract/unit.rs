@@ -1,6 +1,6 @@
 //! Answers of single calls at the edges.
 
-use crate::modelled_map::{ModelledMap, image, next_mapped, set};
+use crate::modelled_map::{ModelledMap, exchange, image, next_mapped, set};
 use crate::{Row, for_each_map};
 use std::sync::Arc;
 use terrace_format::address::MAX_FILE_BLOCK;
@@ -29,12 +29,13 @@ fn an_exchange_equals_a_lookup_followed_by_a_set() {
                 let unwritten = (round + number) % 2 == 0;
                 let new = Mapping { block: PmBlock(50 + 100 * round + number), unwritten };
                 let mut tx = Tx::new();
-                if maps.map.exchange(&mut tx, &inode, FileBlock(block), new).unwrap().is_none() {
+                if exchange(&*maps.map, &mut tx, &inode, FileBlock(block), new).unwrap().is_none() {
                     assert!(tx.is_empty(), "nothing is logged without room");
                     maps.ensure_room(1, block, 1).unwrap();
                 }
                 tx.clear();
-                let exchanged = maps.map.exchange(&mut tx, &inode, FileBlock(block), new).unwrap().unwrap();
+                let exchanged =
+                    exchange(&*maps.map, &mut tx, &inode, FileBlock(block), new).unwrap().unwrap();
                 assert_eq!(exchanged.old, model.insert(block, new), "block {block}");
                 let owner = Owner::File { ino: Ino(1), block: FileBlock(block), unwritten };
                 maps.blocks.set_owner(&mut tx, new.block, owner);
@@ -54,7 +55,7 @@ fn an_exchange_equals_a_lookup_followed_by_a_set() {
         let absent = if row.name == "radix" { &[1536, 1 << 19, MAX_FILE_BLOCK.0][..] } else { &[] };
         for absent in absent.iter().chain(&[MAX_FILE_BLOCK.0 + 1]) {
             let mut tx = Tx::new();
-            assert!(maps.map.exchange(&mut tx, &inode, FileBlock(*absent), new).unwrap().is_none());
+            assert!(exchange(&*maps.map, &mut tx, &inode, FileBlock(*absent), new).unwrap().is_none());
             assert!(tx.is_empty(), "nothing is logged without a leaf");
         }
     });

@@ -8,7 +8,7 @@ use crate::moving::complete_partial::{complete, complete_in_pm, free_below};
 use crate::moving::destination::Destination;
 use crate::moving::device_run::{Part, parts_for, places, release, settle_parts};
 use crate::moving::evict_clean::evict_clean;
-use crate::moving::in_place::{write_all_in_place, write_in_place};
+use crate::moving::in_place::{write_in_place, write_without_room};
 use crate::moving::install::install;
 use crate::moving::look_at::look_at;
 use crate::moving::victim::Victim;
@@ -109,12 +109,14 @@ fn parts_for_group<'a>(
         found => found,
     };
     if !unwritten {
-        complete_in_pm(store, candidates)?;
-        let (moved, rest) = write_all_in_place(store, std::mem::take(candidates), Some(to), trouble);
-        (*candidates, *freed) = (rest, *freed + moved);
-        if candidates.len() < wanted {
+        let completed = complete_in_pm(store, candidates);
+        if completed.is_ok() {
+            let (moved, rest) = write_without_room(store, std::mem::take(candidates), to, trouble);
+            (*candidates, *freed) = (rest, *freed + moved);
+        }
+        if completed.is_err() || candidates.len() < wanted {
             found.into_iter().flatten().for_each(|part| release(store, part));
-            return Ok(None);
+            return completed.map(|()| None);
         }
     }
     match found {

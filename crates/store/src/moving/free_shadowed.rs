@@ -20,7 +20,7 @@ pub fn move_to_places(store: &Store, victims: &[Victim]) -> FsResult<u64> {
     let whole = rest.into_iter().filter(|candidate| !candidate.unwritten).collect();
     let mut whole = complete(store, whole, &mut trouble);
     complete_in_pm(store, &mut whole)?;
-    freed += write_all_in_place(store, whole, None, &mut trouble).0;
+    freed += write_all_in_place(store, whole, &mut trouble);
     match trouble {
         Some(error) if freed == 0 && concerns_all_files(store, &error) => Err(error),
         _ => Ok(freed),

@@ -55,21 +55,33 @@ pub(crate) fn write_in_place<'a>(
     write_to_places(store, candidates, &places, trouble)
 }
 
-/// Writes whole PM blocks over their cold copies, on devices that `to` accepts if it is given, even if they are many or
-/// not scattered: on a full pool the freed PM blocks count more than speed. Returns the number of PM blocks freed, and the candidates that have no such
-/// location.
-pub(crate) fn write_all_in_place<'a>(
+/// Writes candidates over the cold copies that they hide where a device has no room for them, on devices that `to` accepts.
+/// Returns the number of PM blocks freed, and the remaining candidates.
+pub(crate) fn write_without_room<'a>(
     store: &'a Store,
     candidates: Vec<Candidate<'a>>,
-    to: Option<Destination>,
+    to: Destination,
     trouble: &mut Option<FsError>,
 ) -> (u64, Vec<Candidate<'a>>) {
-    match reading(store, Wait::Allowed, || all_places_below(store, &candidates, to)) {
-        Ok(places) if places.of.is_empty() => (0, candidates),
-        Ok(places) => write_to_places(store, candidates, &places, trouble),
+    // As in `write_in_place`: no wait, and errors are left to the general way.
+    let places = reading(store, Wait::Never, || all_places_below(store, &candidates, Some(to)));
+    let Some(places) = places.ok().filter(|places| !places.of.is_empty()) else { return (0, candidates) };
+    write_to_places(store, candidates, &places, trouble)
+}
+
+/// Writes whole PM blocks over their cold copies, even if they are many or not scattered: on a full pool the
+/// freed PM blocks count more than speed. Returns the number of PM blocks freed.
+pub(crate) fn write_all_in_place(
+    store: &Store,
+    candidates: Vec<Candidate<'_>>,
+    trouble: &mut Option<FsError>,
+) -> u64 {
+    match reading(store, Wait::Allowed, || all_places_below(store, &candidates, None)) {
+        Ok(places) if places.of.is_empty() => 0,
+        Ok(places) => write_to_places(store, candidates, &places, trouble).0,
         Err(error) => {
             trouble.get_or_insert(error);
-            (0, candidates)
+            0
         }
     }
 }
