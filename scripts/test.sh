@@ -70,11 +70,13 @@ finish() {
 }
 
 end_with_children() { # process
-    local child
-    for child in $(pgrep -P "$1"); do
+    local child children
+    children=$(pgrep -P "$1")
+    # A shell that ends after its child would begin the next program.
+    kill "$1" 2>/dev/null
+    for child in $children; do
         end_with_children "$child"
     done
-    kill "$1" 2>/dev/null
 }
 
 cut_short() {

@@ -310,8 +310,8 @@ pub trait FileMap: Send + Sync {
     /// Maps one block to new content and gives its earlier mapping; `None`, with nothing logged, when room is missing. `tx` has
     /// written nothing of the map yet. The cursor is that of the lock that the caller holds.
     ///
-    /// The guard, to be held until the stores of the record are issued, goes into the caller's place: it is large, some maps have
-    /// none, and to hand it up through the calls took a tenth of a write.
+    /// The guard, to be held until the stores of the record are issued, goes into the caller's place, which has none: it is
+    /// large, some maps have none, and to hand it up through the calls took a tenth of a write.
     ///
     /// # Errors
     /// See [`FileMap`].

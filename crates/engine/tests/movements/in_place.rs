@@ -2,13 +2,14 @@
 //! beside readers, changes and failures, on simulated media. crates/sim tests what a crash may leave.
 
 use terrace_engine::{
-    FsResult, InPlace, MigrationReport, MountOptions, Movements, PolicyKind, Wait, WriteFlags,
+    Allocate, FormatOptions, FsResult, InPlace, MigrationReport, MountOptions, Movements, PolicyKind, Wait,
+    WriteFlags,
 };
 use terrace_format::{DeviceBlock, FileBlock};
 use terrace_media::block::{AlignedBlock, Operation, Times};
 use terrace_store::lookup::cold_extents::cold_extents;
 use terrace_store::types::BlockRange;
-use terrace_testkit::{SimulatedPool, TrackedFile};
+use terrace_testkit::{CALLER, ROOT, SimulatedPool, TrackedFile, format_options};
 
 const W: Wait = Wait::Allowed;
 const BLOCK: u64 = 4096;
@@ -134,13 +135,22 @@ fn a_torn_cold_copy_under_a_shadow_is_no_damage() -> FsResult<()> {
     assert_sound(file)
 }
 
-/// The demoted file takes every block of the tier but the summaries of its four chunks.
+/// No block of the tier is free: the demoted file and a filler have all, summaries lie nowhere any more.
 fn full_below() -> FsResult<TrackedFile> {
     let content: Vec<u8> = (0..BLOCKS * BLOCK).map(|at| (at / 5) as u8 ^ (at >> 12) as u8).collect();
     let file = TrackedFile::cold(SimulatedPool::new(2 << 20, 65), options(), &content)?;
-    let tier = &file.fs.status()?.tiers[1];
-    assert_eq!(tier.used_bytes + 4 * BLOCK, tier.capacity_bytes, "blocks of the tier are free");
+    fill_below(&file, 4)?;
     Ok(file)
+}
+
+/// Fills the last blocks of the tier.
+fn fill_below(file: &TrackedFile, blocks: u64) -> FsResult<()> {
+    let filler = file.fs.mknod(ROOT, b"filler", 0o100644, 0, CALLER, W)?.ino;
+    file.fs.write(filler, 0, &vec![7; (blocks * BLOCK) as usize], WriteFlags::default(), W)?;
+    file.fs.sync_to(1, &mut |_| {})?;
+    let tier = &file.fs.status()?.tiers[1];
+    assert_eq!(tier.used_bytes, tier.capacity_bytes, "blocks of the tier are free");
+    Ok(())
 }
 
 /// Hidden cold copies were given up and each block became an extent of its own in their room, whose catalog pages took the
@@ -160,7 +170,8 @@ fn extents_of_a_full_tier_stay_whole_under_dense_overwrites() -> FsResult<()> {
         }
         let done = down(&file)?;
         let moved = (round + 1) * BLOCK * BLOCKS / 2;
-        assert_eq!((done.in_place_bytes, done.demoted_bytes, done.skipped_bytes), (moved, moved, 0));
+        let all = (moved, moved + 4 * BLOCK, 0);
+        assert_eq!((done.in_place_bytes, done.demoted_bytes, done.skipped_bytes), all);
         assert_eq!(places(&file)?, extents);
     }
     assert_sound(file)
@@ -172,6 +183,24 @@ fn a_full_tier_gives_hidden_copies_up_after_a_failed_write() -> FsResult<()> {
     (0..BLOCKS).step_by(2).try_for_each(|block| overwrite(&mut file, block, 1, block as u8))?;
     file.pool.device.fail_next(Operation::Write, 0..65, 5, Times::Count(1));
     let done = down(&file)?;
-    assert_eq!((done.in_place_bytes, done.demoted_bytes), (0, BLOCK * BLOCKS / 2));
+    assert_eq!((done.in_place_bytes, done.demoted_bytes), (0, BLOCK * (4 + BLOCKS / 2)));
+    assert_sound(file)
+}
+
+/// Each block becomes an extent of its own where it was laid out.
+#[test]
+fn scattered_writes_into_an_unwritten_extent_of_a_full_tier_stay_in_place() -> FsResult<()> {
+    const LAID_OUT: u64 = 512;
+    let large = FormatOptions { chunk_blocks: 512, ..format_options(1) };
+    let mut file = TrackedFile::new(SimulatedPool::formatted(32 << 20, 1025, &large), options(), &[])?;
+    file.fs.fallocate(file.ino, 0, LAID_OUT * BLOCK, Allocate::Extend, W)?;
+    file.expected.resize((LAID_OUT * BLOCK) as usize, 0);
+    file.fs.sync_to(1, &mut |_| {})?;
+    let free = file.fs.status()?.tiers[1].clone();
+    fill_below(&file, (free.capacity_bytes - free.used_bytes) / BLOCK)?;
+    for block in (0..LAID_OUT).step_by(2) {
+        overwrite(&mut file, block, 1, block as u8)?;
+    }
+    assert_eq!(down(&file)?.in_place_bytes, LAID_OUT / 2 * BLOCK);
     assert_sound(file)
 }

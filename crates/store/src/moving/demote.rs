@@ -6,7 +6,7 @@ use crate::error::{FsError, FsResult};
 use crate::moving::candidate::{Candidate, Copied};
 use crate::moving::complete_partial::{complete, complete_in_pm, free_below};
 use crate::moving::destination::Destination;
-use crate::moving::device_run::{Part, parts_for, places, release, settle_parts};
+use crate::moving::device_run::{Part, parts_for, places, settle_parts};
 use crate::moving::evict_clean::evict_clean;
 use crate::moving::in_place::{write_in_place, write_without_room};
 use crate::moving::install::install;
@@ -86,9 +86,9 @@ pub fn demote_to(store: &Store, victims: &[Victim], to: Destination) -> FsResult
 /// Device blocks for as many candidates as there is room for on one device. Either all candidates are unwritten or none
 /// is.
 ///
-/// Where a device has no room for all, candidates are first written over the cold copies that they hide, so that extents
-/// stay whole (docs/decisions/0023): then no device blocks are given. On full tiers, copies of which none can be written
-/// over are given up, and their blocks are given.
+/// Where no lower tier has room, candidates are first written over the cold copies that they hide, so that extents stay
+/// whole (docs/decisions/0023): then no device blocks are given. Copies of which none can be written over are given up, and
+/// their blocks are given.
 fn parts_for_group<'a>(
     store: &'a Store,
     candidates: &mut Vec<Candidate<'a>>,
@@ -103,26 +103,21 @@ fn parts_for_group<'a>(
         candidates.iter().all(is_like),
         "written blocks among {wanted} unwritten ones are not copied (M1)"
     );
-    let found = match parts_for(store, wanted, unwritten, to) {
-        Err(error) if !matches!(error, FsError::Engine(Error::NoSpace(_))) => return Err(error),
-        Ok(parts) if parts.iter().map(|part| part.data).sum::<usize>() == wanted => return Ok(Some(parts)),
-        found => found,
+    let full = match parts_for(store, wanted, unwritten, to) {
+        Err(FsError::Engine(full @ Error::NoSpace(_))) => full,
+        parts => return parts.map(Some),
     };
     if !unwritten {
-        let completed = complete_in_pm(store, candidates);
-        if completed.is_ok() {
-            let (moved, rest) = write_without_room(store, std::mem::take(candidates), to, trouble);
-            (*candidates, *freed) = (rest, *freed + moved);
-        }
-        if completed.is_err() || candidates.len() < wanted {
-            found.into_iter().flatten().for_each(|part| release(store, part));
-            return completed.map(|()| None);
+        complete_in_pm(store, candidates)?;
+        let (moved, rest) = write_without_room(store, std::mem::take(candidates), to, trouble);
+        (*candidates, *freed) = (rest, *freed + moved);
+        if candidates.len() < wanted {
+            return Ok(None);
         }
     }
-    match found {
-        Err(error) if free_below(store, candidates)? == 0 => Err(error),
-        Err(_) => parts_for(store, wanted, unwritten, to).map(Some),
-        Ok(parts) => Ok(Some(parts)),
+    match free_below(store, candidates)? {
+        0 => Err(full.into()),
+        _ => parts_for(store, wanted, unwritten, to).map(Some),
     }
 }
 

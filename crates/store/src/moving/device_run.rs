@@ -110,11 +110,6 @@ pub(crate) fn settle_parts<T>(store: &Store, parts: &[Part], written: FsResult<T
     written
 }
 
-/// Gives back a run that nothing was written to.
-pub(crate) fn release(store: &Store, part: Part) {
-    part.free_of(false).for_each(|free| store.devices.space().release_claim(free));
-}
-
 /// After a failed write to a device: the next group goes to another device, if a sound one is left.
 pub(crate) fn note_device_failure(store: &Store, device: DeviceId, error: &FsError) {
     // The next round need not pause, once for each device that was sound: if all other devices are full, the

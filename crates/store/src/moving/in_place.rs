@@ -14,7 +14,7 @@
 //!   demoted again.
 //!
 //! Few blocks are written in place at once, and none while PM is short: a group is faster than many small
-//! writes.
+//! writes. Where lower tiers have no room at all, every block that hides a copy is.
 
 use crate::attempt::with_pages::{reading, with_pages};
 use crate::change::new_extent::NewLocation;
@@ -36,6 +36,9 @@ use terrace_catalog::DeviceRun;
 use terrace_format::{BLOCK_SIZE, DeviceId};
 use terrace_runtime::sync::atomic::Ordering;
 
+/// Blocks written without room with one flush: they may be scattered, and writers wait for the first ones.
+const AT_ONCE: usize = 256;
+
 /// Writes candidates in place where that is allowed and worth it. Returns the number of PM blocks freed, and
 /// the remaining candidates.
 pub(crate) fn write_in_place<'a>(
@@ -55,18 +58,30 @@ pub(crate) fn write_in_place<'a>(
     write_to_places(store, candidates, &places, trouble)
 }
 
-/// Writes candidates over the cold copies that they hide where a device has no room for them, on devices that `to` accepts.
-/// Returns the number of PM blocks freed, and the remaining candidates.
+/// Writes candidates over the cold copies that they hide where no lower tier has room for them, on devices that `to`
+/// accepts. Returns the number of PM blocks freed, and the remaining candidates.
 pub(crate) fn write_without_room<'a>(
     store: &'a Store,
-    candidates: Vec<Candidate<'a>>,
+    mut candidates: Vec<Candidate<'a>>,
     to: Destination,
     trouble: &mut Option<FsError>,
 ) -> (u64, Vec<Candidate<'a>>) {
-    // As in `write_in_place`: no wait, and errors are left to the general way.
-    let places = reading(store, Wait::Never, || all_places_below(store, &candidates, Some(to)));
-    let Some(places) = places.ok().filter(|places| !places.of.is_empty()) else { return (0, candidates) };
-    write_to_places(store, candidates, &places, trouble)
+    let (mut freed, mut rest) = (0, Vec::new());
+    while !candidates.is_empty() {
+        let later = candidates.split_off(candidates.len().min(AT_ONCE));
+        let group = std::mem::replace(&mut candidates, later);
+        // As in `write_in_place`: no wait, and errors are left to the general way.
+        let places = reading(store, Wait::Never, || all_places_below(store, &group, Some(to)));
+        match places.ok().filter(|places| !places.of.is_empty()) {
+            Some(places) => {
+                let (moved, left) = write_to_places(store, group, &places, trouble);
+                freed += moved;
+                rest.extend(left);
+            }
+            None => rest.extend(group),
+        }
+    }
+    (freed, rest)
 }
 
 /// Writes whole PM blocks over their cold copies, even if they are many or not scattered: on a full pool the

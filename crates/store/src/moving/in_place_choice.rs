@@ -14,6 +14,7 @@ use terrace_format::inode::flag;
 use terrace_format::keys::ColdExtent;
 use terrace_format::{DeviceId, FileBlock, Ino};
 use terrace_space::Pin;
+use terrace_wal::Error;
 
 /// Most device writes for one group.
 const MOST: usize = 32;
@@ -73,7 +74,7 @@ pub(crate) fn places_below(store: &Store, candidates: &[Candidate<'_>], to: Dest
 }
 
 /// The device blocks of all candidates that are whole in PM and have a cold extent, written or unwritten,
-/// under exclusive I/O pins: on devices that `to` accepts if it is given.
+/// under exclusive I/O pins. If `to` is given: on devices that it accepts, without files whose metadata lies below PM.
 pub(crate) fn all_places_below(
     store: &Store,
     candidates: &[Candidate<'_>],
@@ -94,7 +95,10 @@ pub(crate) fn all_places_below(
         let is_same = |c: &&Candidate<'_>| store.persistent.blocks().descriptor(c.pm).version() == c.version;
         for candidate in of_inode.iter().filter(|c| c.may_overwrite()).filter(is_same) {
             let range = BlockRange::new(candidate.block, candidate.block.plus(1));
-            let extents = cold_extents(store, first.ino, range)?;
+            let extents = match cold_extents(store, first.ino, range) {
+                Err(FsError::Engine(Error::PageBelow(_))) if to.is_some() => break,
+                extents => extents?,
+            };
             let Some(slice) = extents.first().and_then(|extent| extent.slice(range.first, range.end)) else {
                 continue;
             };

@@ -68,6 +68,12 @@ impl<'c> Install for InPlaceGroup<'c> {
     fn failed(&mut self, left: &[Copied<'c>]) {
         left.iter().for_each(|copied| refuse(self.store, copied.candidate.pm));
     }
+
+    /// As in a demotion: `Refused` means that a page cannot take the parts of an unwritten extent that many written blocks
+    /// cut.
+    fn may_succeed_smaller(&self, error: &FsError) -> bool {
+        matches!(error, FsError::Engine(Error::NoSpace(_) | Error::Refused(_)))
+    }
 }
 
 /// Takes the leading blocks of a piece that lie in the same extent, puts the checksums of the unchanged ones
