@@ -137,7 +137,8 @@ pub(crate) fn promised(dir: &Path, largest: u64) -> Outcome<()> {
         }
     }
     let mut numbers = Numbers::new(1);
-    for round in 0..600 {
+    // Each block of the table is written over several times.
+    for round in 0..(64 * MIB / largest).clamp(100, 600) {
         let length = 1 + numbers.below(largest);
         table.write(round, numbers.below(8 * MIB - length), length)?;
     }
