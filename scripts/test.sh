@@ -135,11 +135,11 @@ without+=(--skip names_and_attributes_are_atomic_where_only_persist_makes_durabl
 if [ -n "${TERRACE_LONG_MAPS:-}" ]; then
     sim_of_map+=(--test systematic --test model --test necessity) sim_of_map_s=7200 samples_of_map=1 without=()
 fi
-# Tests of the simulator with radix, in two lists that take about as long.
-sim_long=(--test mistakes --test necessity) sim_first=(--lib --bins)
+# Tests of the simulator with radix, in three lists: the longest tests are in two of them.
+sim_mistakes=(--test mistakes --test necessity) sim_operations=(--test systematic --test model) sim_rest=(--lib --bins)
 for test in crates/sim/tests/*.rs; do
     test=$(basename "$test" .rs)
-    [[ " ${sim_long[*]} " == *" $test "* ]] || sim_first+=(--test "$test")
+    [[ " ${sim_mistakes[*]} ${sim_operations[*]} " == *" $test "* ]] || sim_rest+=(--test "$test")
 done
 logs=$(mktemp -d)
 aside=
@@ -210,11 +210,13 @@ if [ $# = 0 ]; then
         # Its tests make and drop pools by the thousand: an allocator that gives memory back spends a quarter of the
         # time in the kernel.
         export MALLOC_TRIM_THRESHOLD_=2147483648 MALLOC_MMAP_THRESHOLD_=33554432
-        # Most of them are one thread for most of their time: three lists run side by side.
+        # Most of them are one thread for most of their time: the lists run side by side, and beside each other map.
         run_cargo_test 1800 "$logs/sim" -p terrace-sim "${targets[@]}" --no-run
-        TERRACE_CRASH_SAMPLES=$samples run_cargo_test 3600 "$logs/sim" -p terrace-sim "${sim_first[@]}" &
+        TERRACE_CRASH_SAMPLES=$samples run_cargo_test 3600 "$logs/sim" -p terrace-sim "${sim_rest[@]}" &
         lists=($!)
-        run_cargo_test 3600 "$logs/sim-long" -p terrace-sim "${sim_long[@]}" &
+        run_cargo_test 3600 "$logs/sim-mistakes" -p terrace-sim "${sim_mistakes[@]}" &
+        lists+=($!)
+        run_cargo_test 3600 "$logs/sim-operations" -p terrace-sim "${sim_operations[@]}" &
         lists+=($!)
         for map in $maps; do
             TERRACE_MAP=$map TERRACE_CRASH_SAMPLES=$samples_of_map \
@@ -236,7 +238,8 @@ await_aside() {
     wait "$aside"
     aside=
     judge_cargo_test "cargo test of the simulator" "$logs/sim"
-    judge_cargo_test "cargo test of the simulator, planted mistakes" "$logs/sim-long"
+    judge_cargo_test "cargo test of the simulator, mistakes" "$logs/sim-mistakes"
+    judge_cargo_test "cargo test of the simulator, operations" "$logs/sim-operations"
     for map in $maps; do
         judge_cargo_test "cargo test of the simulator with map $map" "$logs/sim-$map"
     done
