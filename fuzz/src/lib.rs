@@ -38,13 +38,18 @@ fn read(image: &str) -> Golden {
     Golden { pm: PmImage::from(pm.clone()), bytes: pm.clone(), device, superblock, checkpoint }
 }
 
-/// The golden images: unmounted in order, and killed.
-pub fn golden() -> &'static [Golden; 2] {
-    static IMAGES: OnceLock<[Golden; 2]> = OnceLock::new();
+/// The golden images: unmounted in order, killed, and of each further file map.
+pub fn golden() -> &'static [Golden; 7] {
+    static IMAGES: OnceLock<[Golden; 7]> = OnceLock::new();
     IMAGES.get_or_init(|| {
         [
             read(include_str!("../../crates/engine/tests/golden/v1/clean.txt")),
             read(include_str!("../../crates/engine/tests/golden/v1/killed.txt")),
+            read(include_str!("../../crates/engine/tests/golden/v1/extents.txt")),
+            read(include_str!("../../crates/engine/tests/golden/v1/cuckoo.txt")),
+            read(include_str!("../../crates/engine/tests/golden/v1/hashfs-linear.txt")),
+            read(include_str!("../../crates/engine/tests/golden/v1/hashfs.txt")),
+            read(include_str!("../../crates/engine/tests/golden/v1/clustered.txt")),
         ]
     })
 }
@@ -67,7 +72,9 @@ pub fn patched(sound: &[u8], input: &[u8]) -> Vec<u8> {
 /// A golden pool damaged as an input says: bytes of blocks in use, words that look like pointers, device blocks.
 pub fn damaged(input: &[u8]) -> (Arc<dyn PmMedium>, Arc<dyn BlockMedium>) {
     let (kind, mut rest) = input.split_first().map_or((0, input), |(kind, rest)| (*kind, rest));
-    let golden = &golden()[usize::from(kind & 1)];
+    // Bit 1 leaves checksums wrong; the others number the image.
+    let images = golden();
+    let golden = &images[usize::from(kind >> 2 << 1 | kind & 1) % images.len()];
     let (mut pm, mut device) = (golden.pm.clone(), golden.device.clone());
     while let Some(([block, line, how, value], tail)) = rest.split_first_chunk::<4>() {
         rest = tail;

@@ -53,7 +53,7 @@ for map in $maps; do
     mount_pool
     [ "$("$TERRACE" status "$mnt" --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["map"])')" = "$map" ] ||
         fail "status of the mount does not name $map"
-    head -c 48M /dev/urandom >"$mnt/random"
+    head -c 64M /dev/urandom >"$mnt/random"
     sum=$(sha256sum <"$mnt/random")
     umount_pool
     check_pool

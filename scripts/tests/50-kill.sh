@@ -148,13 +148,13 @@ make_pool ${pm_mib}M 3G
 mount_to_pause "${under_load[0]}"
 start_all
 
-# At least 3 x PM before the first kill.
-while [ "$(demoted_bytes)" -lt $((3 * pm_mib << 20)) ] ||
-    [ "$(du -s --block-size=1M --apparent-size mnt 2>/dev/null | cut -f1)" -lt $((3 * pm_mib)) ]; do
+# At least 4 x PM before the first kill.
+while [ "$(demoted_bytes)" -lt $((4 * pm_mib << 20)) ] ||
+    [ "$(du -s --block-size=1M --apparent-size mnt 2>/dev/null | cut -f1)" -lt $((4 * pm_mib)) ]; do
     sleep 0.2
-    [ $((SECONDS - started)) -lt 120 ] || fail "no $((3 * pm_mib)) MiB in two minutes"
+    [ $((SECONDS - started)) -lt 240 ] || fail "no $((4 * pm_mib)) MiB in four minutes"
 done
-step "$((3 * pm_mib)) MiB written, $(($(demoted_bytes) >> 20)) MiB demoted"
+step "$((4 * pm_mib)) MiB written, $(($(demoted_bytes) >> 20)) MiB demoted"
 
 killed=0 during_mount=0 replayed=0 remounted=0
 while [ "$killed" -lt "$kills" ]; do

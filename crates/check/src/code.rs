@@ -100,7 +100,7 @@ codes! {
         "as CheckpointLost, unless the other copy is possible";
     LaneUnreadable 122 Error "A line inside a live lane cannot be read; mount refuses the pool."
         "the records before it are replayed, the lanes cleared";
-    RecordTarget 123 Error "A valid record writes outside the roots, the block table and the pool of blocks."
+    RecordTarget 123 Error "A valid record writes outside the roots, the block table, the table of the map and the pool of blocks."
         "that write is left out, the others are replayed";
     RecordLsn 124 Error "Two valid records have the same LSN, or one has an LSN that no pool reaches."
         "replayed in the order of lanes, a new checkpoint";

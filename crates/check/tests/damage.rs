@@ -178,14 +178,30 @@ fn nasty(random: &mut SmallRng, image: &Image) -> u64 {
 
 #[test]
 fn random_damage_never_panics() {
+    damage_at_random(&Image::full(), 10_000);
+}
+
+/// Every third damage hits the structures of the map.
+#[test]
+fn random_damage_of_each_map_never_panics() {
     let sound = Image::full();
+    damage_at_random(&sound.clone().with_extents(), 2000);
+    damage_at_random(&Image::with_cuckoo(), 2000);
+    damage_at_random(&Image::with_clustered(), 2000);
+    damage_at_random(&sound.clone().with_table_map(MapKind::HashfsLinear), 2000);
+    damage_at_random(&sound.with_table_map(MapKind::Hashfs), 2000);
+}
+
+/// Checks an image in rounds of random damage.
+fn damage_at_random(sound: &Image, rounds: usize) {
     let mut random = SmallRng::seed_from_u64(seed());
     let pm = Arc::new(MemPm(RwLock::new(sound.pm.clone())));
     let view = PoolView::new(pm.clone(), sound.devices());
     let options = Options { read_cold: true, progress: None, given: &[] };
-    let pool = sound.geometry.first_pool_block().0;
+    let (table, area) = (sound.geometry.table_offset().block().0, sound.geometry.map_offset().block().0);
+    let (pool, shared) = (sound.geometry.first_pool_block().0, sound.geometry.map.is_shared());
     let mut found = 0;
-    for round in 0..10_000 {
+    for round in 0..rounds {
         let mut undo = Vec::new();
         for _ in 0..random.random_range(1..8) {
             // Mostly blocks with metadata.
@@ -193,6 +209,8 @@ fn random_damage_never_panics() {
                 0 => random.random_range(0..8),
                 1 => random.random_range(8..pool),
                 2 | 3 => ROOTS_BLOCK.0,
+                4..7 if shared && area < pool => random.random_range(area..pool),
+                4..7 if shared => random.random_range(table..area),
                 _ => random.random_range(pool..sound.next),
             };
             let (at, length) = if random.random() {
@@ -201,14 +219,14 @@ fn random_damage_never_panics() {
                 (random.random_range(0..512) * 8, 8)
             };
             let place = (block * 4096 + at) as usize;
-            let bytes = nasty(&mut random, &sound).to_le_bytes();
+            let bytes = nasty(&mut random, sound).to_le_bytes();
             let mut pm = pm.0.write();
             undo.push((place, pm[place..place + length].to_vec()));
             pm[place..place + length].copy_from_slice(&bytes[..length]);
         }
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(&view, &options)));
         let Ok(report) = result else {
-            panic!("round {round}, TERRACE_SEED={}", seed());
+            panic!("{:?}, round {round}, TERRACE_SEED={}", sound.geometry.map, seed());
         };
         found += usize::from(!report.is_clean());
         let mut pm = pm.0.write();
@@ -216,7 +234,7 @@ fn random_damage_never_panics() {
             pm[place..place + bytes.len()].copy_from_slice(&bytes);
         }
     }
-    assert!(found > 1000, "damage was hardly ever found: {found}");
+    assert!(found > rounds / 10, "damage was hardly ever found: {found} of {rounds}");
     assert_eq!(check(&view, &options).findings, [], "the image was restored");
 }
 

@@ -10,6 +10,7 @@ use terrace_runtime::sync::atomic::Ordering;
 use terrace_store::error::{FsError, FsResult};
 use terrace_store::inode::numbers::scan_inode_page;
 use terrace_store::metadata::lower::{lower_pages, movable};
+use terrace_store::pressure::pm_space::is_full_below;
 use terrace_wal::Error;
 
 /// Pages demoted with one flush.
@@ -58,6 +59,10 @@ pub(crate) fn lower_some(migration: &Migration, wanted: u64, data_moves: bool) -
 pub fn lower_metadata(migration: &Migration, stride: u64) -> FsResult<u64> {
     let most = migration.store.persistent.metadata_pages().may_move();
     if most == 0 || migration.store.persistent.wal().is_stopped() {
+        return Ok(0);
+    }
+    // The search for pages that no tier has room for would pass all of PM, once for each writer that waits for room.
+    if is_full_below(&migration.store) {
         return Ok(0);
     }
     while migration.store.persistent.blocks().scan_step()? {}

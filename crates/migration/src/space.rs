@@ -8,6 +8,7 @@ use crate::demote::victims::{demotion_blocks, give_back_victims};
 use crate::metadata::lower_metadata;
 use crate::migration::Migration;
 use crate::planner::{Round, demotion_round};
+use std::ops::Range;
 use std::time::Duration;
 use terrace_blocks::{Purpose, State};
 use terrace_catalog::cold_map;
@@ -186,6 +187,9 @@ fn why_no_space(migration: &Migration, op: &mut Op) -> FsError {
 /// How often an operation searches for space again because other operations took or hold the free blocks.
 const MOST_STARVED: u32 = 1000;
 
+/// Blocks of PM that a search for shadows passes at a time.
+const STRIDE: u64 = 1 << 14;
+
 /// Demotes shadows over their hidden cold copies, whatever their age: the last source of room for overwrites
 /// on a full pool. Gives whether PM got free blocks, or will.
 pub(crate) fn shadow_round(migration: &Migration, op: &mut Op) -> FsResult<bool> {
@@ -215,25 +219,36 @@ pub(crate) fn shadow_round(migration: &Migration, op: &mut Op) -> FsResult<bool>
     Ok(freed > 0 || others || migration.store.persistent.blocks().freed_so_far() != freed_before)
 }
 
-/// Some shadows, by file and block. Files that cannot be read now are left out.
+/// Up to `most` shadows, found by a hand that passes the blocks of PM: as far as it must, at most once around. Files that
+/// cannot be read now are left out.
 fn pick_shadows(migration: &Migration, most: usize) -> Vec<Victim> {
-    let mut blocks = Vec::new();
-    for pm in (migration.store.persistent.blocks().first_block().0
-        ..migration.store.persistent.blocks().end_block().0)
-        .map(PmBlock)
-    {
-        let descriptor = migration.store.persistent.blocks().descriptor(pm);
+    let blocks = migration.store.persistent.blocks();
+    let all = blocks.first_block().0..blocks.end_block().0;
+    let (mut victims, mut left) = (Vec::new(), (all.end - all.start).div_ceil(STRIDE));
+    while victims.len() < most && left > 0 {
+        let passed = migration.victims.next_to_pass(all.clone(), STRIDE);
+        victims.extend(shadows_among(migration, passed, most - victims.len()));
+        left -= 1;
+    }
+    victims
+}
+
+/// Up to `most` shadows among these blocks of PM, by file and block; they count as leaving.
+fn shadows_among(migration: &Migration, passed: Range<u64>, most: usize) -> Vec<Victim> {
+    let blocks = migration.store.persistent.blocks();
+    let mut of_files = Vec::new();
+    for pm in passed.map(PmBlock) {
+        let descriptor = blocks.descriptor(pm);
         if descriptor.state() == State::Used
             && descriptor.touched() < LEAVING
-            && let Ok(Owner::File { ino, block, unwritten: false }) =
-                migration.store.persistent.blocks().owner(pm)
+            && let Ok(Owner::File { ino, block, unwritten: false }) = blocks.owner(pm)
         {
-            blocks.push(Victim { ino, block, pm });
+            of_files.push(Victim { ino, block, pm });
         }
     }
-    blocks.sort_unstable();
+    of_files.sort_unstable();
     let mut victims: Vec<Victim> = Vec::new();
-    for of_inode in blocks.chunk_by(|a, b| a.ino == b.ino) {
+    for of_inode in of_files.chunk_by(|a, b| a.ino == b.ino) {
         let ino = of_inode[0].ino;
         let _guard = migration.store.inodes.locks().read(ino);
         if !load(&migration.store, ino).is_ok_and(|inode| inode.slot.has(flag::HAS_COLD)) {
@@ -248,8 +263,6 @@ fn pick_shadows(migration: &Migration, most: usize) -> Vec<Victim> {
             break;
         }
     }
-    victims
-        .iter()
-        .for_each(|victim| migration.store.persistent.blocks().descriptor(victim.pm).touch_read(LEAVING));
+    victims.iter().for_each(|victim| blocks.descriptor(victim.pm).touch_read(LEAVING));
     victims
 }

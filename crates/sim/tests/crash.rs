@@ -588,6 +588,39 @@ fn overwrites_on_a_full_pool() {
     );
 }
 
+/// Demotion to a tier without a free block: blocks go over the hidden cold copies (docs/decisions/0023), dense blocks
+/// and a partial shadow too.
+#[test]
+fn demotion_to_a_full_tier() {
+    fn full_below(_: &World, fs: &Arc<Engine>) {
+        let (old, filler) = (create(fs, ROOT, "old"), create(fs, ROOT, "filler"));
+        write(fs, old, 0, &pattern(24 * 4096, 3));
+        fs.sync_to(1, &mut |_| {}).unwrap();
+        let free = || {
+            let tier = &fs.status().unwrap().tiers[1];
+            (tier.capacity_bytes - tier.used_bytes) as usize
+        };
+        // A group leaves the room of its summaries to the next group.
+        let mut at = 0;
+        while free() > 0 {
+            let more = free();
+            write(fs, filler, at, &vec![7; more]);
+            fs.sync_to(1, &mut |_| {}).unwrap();
+            at += more as u64;
+        }
+        write(fs, old, 4096, &pattern(8 * 4096, 4));
+        write(fs, old, 12 * 4096 + 512, &pattern(512, 5));
+        write(fs, old, 20 * 4096, &pattern(2 * 4096, 6));
+    }
+    let demote = |fs: &Arc<Engine>| {
+        let before = fs.status().unwrap().migration.in_place_bytes;
+        fs.sync_to(1, &mut |_| {}).unwrap();
+        assert_eq!(fs.status().unwrap().migration.in_place_bytes - before, 11 * 4096);
+    };
+    let shape = Shape { device_blocks: 65, ..SMALL };
+    run(vec![Case::new("full below: demotion", full_below, move |_, fs| demote(fs)).shape(shape)], 0.3);
+}
+
 #[test]
 fn ordered_overwrites_in_place() {
     let ordered = Shape { ordered: true, ..SMALL };

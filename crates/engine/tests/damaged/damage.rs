@@ -46,8 +46,9 @@ fn kinds<'a>() -> Vec<Kind<'a>> {
         ("roots", Damaged::roots),
         ("slot", Damaged::slot),
         ("slot", Damaged::slot),
-        ("radix entries", Damaged::entries),
+        ("entries of a node", Damaged::entries),
         ("radix bomb", Damaged::bomb),
+        ("table of all files", Damaged::shared_table),
         ("catalog header", Damaged::page_header),
         ("catalog cell", Damaged::cell),
         ("catalog cell", Damaged::cell),
@@ -242,7 +243,8 @@ impl<'a> Damaged<'a> {
 
     fn roots(&mut self) {
         let at = match self.below(4) {
-            0 => self.below(2) * 8,
+            // The third word is the reach of a file map.
+            0 => self.below(3) * 8,
             1 => 64 + self.below(64) * 8,
             _ => 1024 + self.below(self.sound.geometry.catalog_shards as usize) * 8,
         };
@@ -270,6 +272,9 @@ impl<'a> Damaged<'a> {
     }
 
     fn entries(&mut self) {
+        if self.sound.nodes.is_empty() {
+            return self.shared_table();
+        }
         let node = self.of(&self.sound.nodes);
         for _ in 0..=self.below(4) {
             let value = match self.below(4) {
@@ -282,9 +287,39 @@ impl<'a> Damaged<'a> {
         }
     }
 
+    /// Damages words of the shared table, and copies lines, so that the table has a key twice.
+    fn shared_table(&mut self) {
+        if self.sound.map_area.is_empty() {
+            return self.table();
+        }
+        for _ in 0..=self.below(4) {
+            // Used lines as often as empty lines.
+            let line = |damaged: &Damaged<'_>| {
+                let blocks = &damaged.sound.map_area;
+                let used = |at: &u64| damaged.get(*at, 64).iter().any(|byte| *byte != 0);
+                let mut lines =
+                    blocks.iter().flat_map(|block| (0..64).map(move |line| block * BLOCK_SIZE + line * 64));
+                let skipped = damaged.below(blocks.len() * 8);
+                match damaged.coin() {
+                    true => lines.by_ref().filter(used).nth(skipped % 8).unwrap_or(blocks[0] * BLOCK_SIZE),
+                    false => damaged.of(blocks) * BLOCK_SIZE + damaged.below(64) as u64 * 64,
+                }
+            };
+            let (at, other) = (line(self), line(self));
+            match self.below(4) {
+                0 => self.put(at, &self.get(other, 64)),
+                1 => self.put(at, &self.get(other, 8)),
+                _ => self.put(at + self.below(8) as u64 * 8, &self.nasty().to_le_bytes()),
+            }
+        }
+    }
+
     /// A file map made of one node that names itself in every entry, so that one block stands for a huge
     /// tree.
     fn bomb(&mut self) {
+        if self.sound.nodes.is_empty() {
+            return self.shared_table();
+        }
         let node = self.of(&self.sound.nodes);
         let child = if self.coin() { node } else { self.nasty() };
         let bytes: Vec<u8> = (0..512).flat_map(|_| child.to_le_bytes()).collect();

@@ -13,15 +13,16 @@ impl Damaged<'_> {
         let fixed = |from: u64, to: u64| (from..to).collect::<Vec<u64>>();
         let table = geometry.table_offset().block().0;
         let words = geometry.checksums_offset().block().0;
-        let (name, blocks) = match self.below(9) {
+        let (name, blocks) = match self.below(10) {
             0 => ("superblock", fixed(0, CHECKPOINT_COPIES[0].0)),
             1 => ("checkpoint", CHECKPOINT_COPIES.map(|copy| copy.0).to_vec()),
             2 => ("roots", vec![ROOTS_BLOCK.0]),
             3 => return self.flip_record(),
             4 => ("block table", fixed(table, words)),
-            5 if geometry.checksummed => ("checksum words", fixed(words, geometry.first_pool_block().0)),
+            5 if geometry.checksummed => ("checksum words", fixed(words, geometry.map_offset().block().0)),
             6 => ("inode page", sound.inode_pages.clone()),
-            7 => ("node", sound.nodes.clone()),
+            7 if !sound.nodes.is_empty() => ("node", sound.nodes.clone()),
+            8 if !sound.map_area.is_empty() => ("table of all files", sound.map_area.clone()),
             _ => ("catalog page", sound.catalog_pages.clone()),
         };
         self.tell(format!(" in {name}"));
@@ -53,7 +54,8 @@ impl Damaged<'_> {
     pub fn seal_pages(&mut self) {
         let (sound, geometry) = (self.sound, self.sound.geometry);
         let table = geometry.table_offset().block().0..geometry.checksums_offset().block().0;
-        let pages = [&sound.inode_pages, &sound.nodes, &sound.catalog_pages].into_iter().flatten().copied();
+        let pages = [&sound.inode_pages, &sound.nodes, &sound.catalog_pages, &sound.map_area];
+        let pages = pages.into_iter().flatten().copied();
         for page in table.chain([ROOTS_BLOCK.0]).chain(pages).map(PmBlock) {
             let bytes = self.get(page.offset().0, BLOCK);
             let word = ChecksumWord::Covers(page_checksum(&sound.superblock.uuid, page, &bytes));

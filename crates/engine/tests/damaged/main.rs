@@ -141,7 +141,10 @@ fn damaged_pools_are_reported_and_do_no_harm() -> Result<(), Box<dyn std::error:
         Sound::from_text(&std::fs::read_to_string(format!("{folder}/{name}.txt"))?)
             .map_err(Box::<dyn std::error::Error>::from)
     };
-    let sounds = vec![sound("clean")?, sound("killed")?, sound("checksummed")?];
+    let mut sounds = vec![sound("clean")?, sound("killed")?, sound("checksummed")?];
+    for map in ["extents", "cuckoo", "hashfs-linear", "hashfs", "clustered"] {
+        sounds.push(sound(map)?);
+    }
     assert!(sounds.iter().any(|sound| sound.records.len() > 10), "an image has records");
     let first = number("TERRACE_SEED", 0);
     let pools = number("TERRACE_DAMAGED", POOLS);

@@ -32,6 +32,8 @@ pub struct Sound {
     pub nodes: Vec<u64>,
     pub catalog_pages: Vec<u64>,
     pub data: Vec<u64>,
+    /// Blocks of the shared table; empty with trees and block tables.
+    pub map_area: Vec<u64>,
     pub records: Vec<Place>,
     /// The position of the next record of each lane.
     pub heads: Vec<u64>,
@@ -56,6 +58,9 @@ impl Sound {
             nodes: Vec::new(),
             catalog_pages: Vec::new(),
             data: Vec::new(),
+            map_area: (0..geometry.first_pool_block().0)
+                .filter(|at| geometry.is_map_area(PmBlock(*at)))
+                .collect(),
             records: Vec::new(),
             heads: Vec::new(),
         };
@@ -112,8 +117,8 @@ impl Sound {
 
     /// A random block of PM, mostly one in use.
     pub fn some_block(&self, random: &mut StdRng) -> u64 {
-        let lists = [&self.inode_pages, &self.nodes, &self.catalog_pages, &self.data];
-        match lists.get(random.random_range(0..6)) {
+        let lists = [&self.inode_pages, &self.nodes, &self.catalog_pages, &self.data, &self.map_area];
+        match lists.get(random.random_range(0..7)) {
             Some(list) if !list.is_empty() => list[random.random_range(0..list.len())],
             _ => random.random_range(0..self.geometry.block_count()),
         }

@@ -1,15 +1,20 @@
 //! Demotion in place (design 7, M5): which blocks are written over their cold copies and which are not,
 //! beside readers, changes and failures, on simulated media. crates/sim tests what a crash may leave.
 
+use terrace_catalog::DeviceRun;
 use terrace_engine::{
-    Allocate, FormatOptions, FsResult, InPlace, MigrationReport, MountOptions, Movements, PolicyKind, Wait,
-    WriteFlags,
+    Allocate, Engine, FormatOptions, FsResult, InPlace, MigrationReport, MountOptions, Movements, PolicyKind,
+    Wait, WriteFlags,
 };
 use terrace_format::{DeviceBlock, FileBlock};
 use terrace_media::block::{AlignedBlock, Operation, Times};
+use terrace_migration::demote::victims::{Victims, take_victims};
 use terrace_store::lookup::cold_extents::cold_extents;
+use terrace_store::moving::demote::demote;
+use terrace_store::moving::victim::Victim;
+use terrace_store::parts::pressure::WORKERS;
 use terrace_store::types::BlockRange;
-use terrace_testkit::{CALLER, ROOT, SimulatedPool, TrackedFile, format_options};
+use terrace_testkit::{CALLER, ROOT, SimulatedPool, TrackedFile, TwoTierPool, format_options};
 
 const W: Wait = Wait::Allowed;
 const BLOCK: u64 = 4096;
@@ -202,5 +207,103 @@ fn scattered_writes_into_an_unwritten_extent_of_a_full_tier_stay_in_place() -> F
         overwrite(&mut file, block, 1, block as u8)?;
     }
     assert_eq!(down(&file)?.in_place_bytes, LAID_OUT / 2 * BLOCK);
+    assert_sound(file)
+}
+
+/// A group took a few free blocks below, and its hidden copies became free in turn: each block became an extent of its own.
+#[test]
+fn extents_of_a_nearly_full_tier_stay_whole_under_dense_overwrites() -> FsResult<()> {
+    for free in 1..4 {
+        let content: Vec<u8> = (0..BLOCKS * BLOCK).map(|at| (at / 3) as u8 ^ (at >> 12) as u8).collect();
+        let mut file = TrackedFile::cold(SimulatedPool::new(2 << 20, 65), options(), &content)?;
+        let filler = file.fs.mknod(ROOT, b"filler", 0o100644, 0, CALLER, W)?.ino;
+        file.fs.write(filler, 0, &vec![7; ((4 - free) * BLOCK) as usize], WriteFlags::default(), W)?;
+        file.fs.sync_to(1, &mut |_| {})?;
+        let whole = BlockRange::new(FileBlock(0), FileBlock(BLOCKS));
+        let extents = cold_extents(&file.fs.store, file.ino, whole)?.len();
+        (0..BLOCKS).step_by(2).try_for_each(|block| overwrite(&mut file, block, 1, block as u8))?;
+        assert_eq!(down(&file)?.in_place_bytes, BLOCKS / 2 * BLOCK, "{free} free blocks");
+        assert_eq!(cold_extents(&file.fs.store, file.ino, whole)?.len(), extents);
+        assert_sound(file)?;
+    }
+    Ok(())
+}
+
+/// The victims of several groups together.
+fn all_victims(fs: &Engine) -> FsResult<Vec<Victim>> {
+    let mut all = Vec::new();
+    while let Victims::Group(victims) = take_victims(&fs.migration, 1000, WORKERS)? {
+        all.extend(victims);
+    }
+    Ok(all)
+}
+
+/// Unwritten blocks without room below kept the written blocks of a group in PM.
+#[test]
+fn unwritten_blocks_without_room_do_not_keep_written_blocks_in_pm() -> FsResult<()> {
+    let mut file = full_below()?;
+    let laid_out = file.fs.mknod(ROOT, b"laid out", 0o100644, 0, CALLER, W)?.ino;
+    file.fs.fallocate(laid_out, 0, 4 * BLOCK, Allocate::Extend, W)?;
+    (0..BLOCKS).step_by(2).try_for_each(|block| overwrite(&mut file, block, 1, block as u8))?;
+    let victims = all_victims(&file.fs)?;
+    assert_eq!(victims.len() as u64, 4 + BLOCKS / 2);
+    assert_eq!(demote(&file.fs.store, &victims)?, BLOCKS / 2);
+    file.fs.store.pressure.end_group(victims.len());
+    assert_eq!(file.fs.status()?.migration.in_place_bytes, BLOCKS / 2 * BLOCK);
+    assert_sound(file)
+}
+
+/// The error of a failed device hid the freed blocks of a sound device: the waiting writer got EIO.
+#[test]
+fn a_failed_device_of_full_tiers_does_not_hide_the_freed_blocks() -> FsResult<()> {
+    let pool = TwoTierPool::new(2 << 20, 65, 65);
+    let fs = pool.mount_with(options());
+    let put_down = |name: &[u8], blocks: u64| -> FsResult<_> {
+        let ino = fs.mknod(ROOT, name, 0o100644, 0, CALLER, W)?.ino;
+        fs.write(ino, 0, &vec![1; (blocks * BLOCK) as usize], WriteFlags::default(), W)?;
+        fs.sync_to(1, &mut |_| {})?;
+        Ok(ino)
+    };
+    let upper = put_down(b"upper", BLOCKS)?;
+    put_down(b"filler", 4)?;
+    let lower = put_down(b"lower", BLOCKS)?;
+    put_down(b"filler below", 4)?;
+    assert!(fs.status()?.tiers[1..].iter().all(|tier| tier.used_bytes == tier.capacity_bytes));
+    for (ino, byte) in [(upper, 2), (lower, 3)] {
+        fs.write(ino, 0, &vec![byte; (10 * BLOCK) as usize], WriteFlags::default(), W)?;
+    }
+    pool.devices[0].fail_next(Operation::Write, 0..65, 5, Times::Forever);
+    let victims = all_victims(&fs)?;
+    assert_eq!((victims.len(), demote(&fs.store, &victims)?), (20, 10));
+    fs.store.pressure.end_group(victims.len());
+    pool.devices[0].clear_failures();
+    for (ino, byte) in [(upper, 2), (lower, 3)] {
+        let mut content = vec![0; (BLOCKS * BLOCK) as usize];
+        assert_eq!(fs.read(ino, 0, &mut content, W)?, content.len());
+        let (new, old) = content.split_at((10 * BLOCK) as usize);
+        assert!(new.iter().all(|found| *found == byte) && old.iter().all(|found| *found == 1));
+    }
+    fs.unmount()?;
+    pool.assert_clean();
+    Ok(())
+}
+
+/// On a full tier a write into a laid-out extent fails while a pin holds the place of a higher block.
+#[test]
+fn a_refused_block_of_a_laid_out_extent_keeps_its_content() -> FsResult<()> {
+    let mut file = TrackedFile::new(SimulatedPool::new(2 << 20, 65), options(), &[])?;
+    file.fs.fallocate(file.ino, 0, BLOCKS * BLOCK, Allocate::Extend, W)?;
+    file.expected.resize((BLOCKS * BLOCK) as usize, 0);
+    file.fs.sync_to(1, &mut |_| {})?;
+    let free = file.fs.status()?.tiers[1].clone();
+    fill_below(&file, (free.capacity_bytes - free.used_bytes) / BLOCK)?;
+    [5, 10, 12].into_iter().try_for_each(|block| overwrite(&mut file, block, 1, block as u8))?;
+    let held = cold_extents(&file.fs.store, file.ino, BlockRange::new(FileBlock(10), FileBlock(11)))?;
+    let place = held[0].slice(FileBlock(10), FileBlock(11)).map(|slice| DeviceRun::from(&slice));
+    let pin = file.fs.store.devices.space().pin_alone(place.unwrap()).unwrap();
+    file.pool.device.fail_next(Operation::Write, 0..65, 5, Times::Count(1));
+    // The pinned block finds no room.
+    assert!(down(&file).is_err());
+    drop(pin);
     assert_sound(file)
 }

@@ -1,7 +1,8 @@
 //! The block table as file map: presence beside the scan after a mount, and changes that fail.
 
-use crate::modelled_map::{ModelledMap, image};
+use crate::modelled_map::{ModelledMap, UUID, image};
 use std::sync::Arc;
+use terrace_format::homes::Homes;
 use terrace_format::{FileBlock, Ino};
 use terrace_map::file_map::MapChange;
 use terrace_map::{MAPS, MapRow};
@@ -101,4 +102,46 @@ fn hole_stays(row: &MapRow) {
     pm.clear_poison();
     assert_eq!(maps.map.lookup(&inode, FileBlock(700)).unwrap(), None);
     assert_eq!(listed(&maps).unwrap(), 3);
+}
+
+/// Keys of a crafted file share a home: the reach is raised before a block is put farther away, each block is found, also before
+/// the scan after a mount, and a removal in the midst cuts no search.
+#[test]
+fn blocks_of_a_home_raise_the_reach() {
+    table_maps().for_each(one_home);
+}
+
+fn one_home(row: &MapRow) {
+    let (bytes, geometry) = image(row.kind, 2 << 20, u64::MAX / 2);
+    let pm: Arc<dyn PmMedium> = Arc::new(RecordedPm::from_image(bytes));
+    let mut maps = ModelledMap::open(Arc::clone(&pm), geometry, row, 1);
+    let reach = || pm.load_u64(geometry.map_reach()).unwrap();
+    let before = reach();
+    let homes = Homes::of(&geometry, UUID);
+    // Blocks 16 apart are at home in groups of their own.
+    let home = |block: &u64| homes.home(Ino(1), FileBlock(*block)).slot;
+    let all = (1..).map(|number| number * 16);
+    let blocks: Vec<u64> = all.filter(|block| home(block) == home(&16)).take(120).collect();
+    for block in &blocks {
+        maps.put(1, *block, 1, false).unwrap();
+    }
+    assert!(reach() > before, "{}: a reach of {before} holds {} blocks of a home", row.name, blocks.len());
+    for block in blocks.iter().step_by(7) {
+        maps.clear(1, *block, 1, 1.0).unwrap();
+    }
+    let farthest = |maps: &ModelledMap| {
+        let place = |block: &u64| maps.map.lookup(&maps.inode(1), FileBlock(*block)).unwrap();
+        for (number, block) in blocks.iter().enumerate() {
+            assert_eq!(place(block).is_some(), number % 7 != 0, "{}: block {number}", row.name);
+        }
+        let placed = blocks.iter().filter_map(|block| Some((block, place(block)?.block)));
+        placed.map(|(block, slot)| homes.distance(homes.home(Ino(1), FileBlock(*block)), slot)).max().unwrap()
+    };
+    assert!(farthest(&maps) < reach());
+    maps.wal.close().unwrap();
+    drop(maps);
+    let again = ModelledMap::open(Arc::clone(&pm), geometry, row, 1);
+    assert!(farthest(&again) < reach());
+    scan(&again);
+    assert_eq!(listed(&again).unwrap(), 9, "{}: a listing of at most 9", row.name);
 }

@@ -3,6 +3,8 @@
 //! Lock order: the right to search for victims, then the queue.
 
 use std::collections::VecDeque;
+use std::ops::Range;
+use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 use terrace_runtime::sync::{Mutex, MutexGuard};
 use terrace_store::moving::victim::Victim;
 use terrace_store::parts::pressure::Pressure;
@@ -17,6 +19,8 @@ pub struct VictimQueue {
     /// The error that hid owners of blocks in the last search for victims. Lasting damage is left out: PM
     /// counts as full then, and writes go to DRAM (I9).
     hidden: Mutex<Option<Error>>,
+    /// The blocks of PM that searches for blocks over hidden copies have passed, all turns together.
+    passed: AtomicU64,
 }
 
 impl VictimQueue {
@@ -52,6 +56,15 @@ impl VictimQueue {
     /// Fills the queue with new victims. The caller holds the right to search, and found the queue empty.
     pub fn fill(&self, picked: VecDeque<Victim>) {
         *self.queue.lock() = picked;
+    }
+
+    /// The next `stride` blocks, or fewer, of `all` for a search for blocks over hidden copies: each search goes on where
+    /// the last one ended.
+    pub(crate) fn next_to_pass(&self, all: Range<u64>, stride: u64) -> Range<u64> {
+        let length = (all.end - all.start).max(1);
+        let at =
+            all.start + self.passed.fetch_add(stride, Ordering::Relaxed) % length.next_multiple_of(stride);
+        at..(at + stride).min(all.end)
     }
 
     /// Notes the error that hid owners of blocks.

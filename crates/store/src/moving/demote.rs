@@ -6,7 +6,7 @@ use crate::error::{FsError, FsResult};
 use crate::moving::candidate::{Candidate, Copied};
 use crate::moving::complete_partial::{complete, complete_in_pm, free_below};
 use crate::moving::destination::Destination;
-use crate::moving::device_run::{Part, parts_for, places, settle_parts};
+use crate::moving::device_run::{Part, has_room, parts_for, places, settle_parts};
 use crate::moving::evict_clean::evict_clean;
 use crate::moving::in_place::{write_in_place, write_without_room};
 use crate::moving::install::install;
@@ -16,7 +16,7 @@ use crate::moving::write_candidates::write_blocks;
 use crate::store::Store;
 use terrace_format::TierId;
 use terrace_runtime::planted::{Mistake, planted};
-use terrace_wal::Error;
+use terrace_wal::{Error, NoSpace};
 
 /// Candidates by where they go, unwritten ones by themselves. What is pinned to a lower tier goes there if it may.
 fn by_destination(candidates: Vec<Candidate<'_>>, to: Destination) -> Vec<(Destination, Vec<Candidate<'_>>)> {
@@ -52,28 +52,16 @@ pub fn demote_to(store: &Store, victims: &[Victim], to: Destination) -> FsResult
     let (in_place, dirty) = write_in_place(store, dirty, to, &mut trouble);
     freed += in_place;
     let rest = unwritten.into_iter().chain(dirty).collect();
-    for (to, mut rest) in by_destination(rest, to) {
-        while !rest.is_empty() {
-            let parts = match parts_for_group(store, &mut rest, to, &mut freed, &mut trouble) {
-                // Lower tiers had room for a part of the group, which has left PM: the writer that waits for
-                // PM blocks goes on.
-                Err(FsError::Engine(Error::NoSpace(_))) if freed > 0 => return Ok(freed),
-                parts => parts?,
-            };
-            let Some(parts) = parts else { continue };
-            let (copied, left) = write_run(store, rest, &parts)?;
-            if let Some(lost) = copied.iter().find_map(|copied| copied.candidate.read_error.as_ref()) {
-                trouble.get_or_insert_with(|| lost.clone());
-            }
-            let late = planted(Mistake::ExtentBeforeData).then(|| wrong::places_of(&copied));
-            freed += install(store, copied, &mut trouble)?;
-            if let Some(places) = late {
-                wrong::write_late(store, &places)?;
-            }
-            rest = left;
+    let mut ended = None;
+    for (to, list) in by_destination(rest, to) {
+        match move_list(store, list, to, &mut freed, &mut trouble) {
+            Err(error) if store.persistent.wal().is_stopped() => return Err(error),
+            // Another list may have room or a sound device: its blocks leave PM, and the writer that waits goes on.
+            Err(error) => _ = ended.get_or_insert(error),
+            Ok(()) => {}
         }
     }
-    match trouble {
+    match ended.or(trouble) {
         Some(error) if freed == 0 => Err(error),
         Some(error) => {
             tracing::debug!("some blocks cannot be demoted: {error}");
@@ -83,42 +71,55 @@ pub fn demote_to(store: &Store, victims: &[Victim], to: Destination) -> FsResult
     }
 }
 
-/// Device blocks for as many candidates as there is room for on one device. Either all candidates are unwritten or none
-/// is.
+/// Moves candidates for one destination, of which either all are unwritten or none is, and adds the PM blocks freed.
 ///
-/// Where no lower tier has room, candidates are first written over the cold copies that they hide, so that extents stay
-/// whole (docs/decisions/0023): then no device blocks are given. Copies of which none can be written over are given up, and
-/// their blocks are given.
-fn parts_for_group<'a>(
+/// Where lower tiers have less room than these need, candidates are first written over the cold copies that they hide, so
+/// that extents stay whole (docs/decisions/0023). Copies of which none can be written over are given up, and their blocks
+/// are given.
+fn move_list<'a>(
     store: &'a Store,
-    candidates: &mut Vec<Candidate<'a>>,
+    mut rest: Vec<Candidate<'a>>,
     to: Destination,
     freed: &mut u64,
     trouble: &mut Option<FsError>,
-) -> FsResult<Option<Vec<Part>>> {
-    let wanted = candidates.len();
-    let unwritten = candidates.iter().any(|candidate| candidate.unwritten);
+) -> FsResult<()> {
+    let unwritten = rest.iter().any(|candidate| candidate.unwritten);
     let is_like = |candidate: &Candidate<'_>| candidate.unwritten == unwritten;
     assert!(
-        candidates.iter().all(is_like),
-        "written blocks among {wanted} unwritten ones are not copied (M1)"
+        rest.iter().all(is_like),
+        "written blocks among {} unwritten ones are not copied (M1)",
+        rest.len()
     );
-    let full = match parts_for(store, wanted, unwritten, to) {
-        Err(FsError::Engine(full @ Error::NoSpace(_))) => full,
-        parts => return parts.map(Some),
-    };
-    if !unwritten {
-        complete_in_pm(store, candidates)?;
-        let (moved, rest) = write_without_room(store, std::mem::take(candidates), to, trouble);
-        (*candidates, *freed) = (rest, *freed + moved);
-        if candidates.len() < wanted {
-            return Ok(None);
+    let mut may_stay_below = !unwritten;
+    while !rest.is_empty() {
+        let wanted = rest.len();
+        let mut parts = match may_stay_below && !has_room(store, wanted, to) {
+            true => Err(NoSpace::Tier.into()),
+            false => parts_for(store, wanted, unwritten, to),
+        };
+        if let Err(FsError::Engine(Error::NoSpace(_))) = parts {
+            if std::mem::take(&mut may_stay_below) {
+                complete_in_pm(store, &mut rest)?;
+                let (moved, left) = write_without_room(store, rest, to, trouble);
+                (rest, *freed) = (left, *freed + moved);
+                continue;
+            }
+            if free_below(store, &mut rest)? > 0 {
+                parts = parts_for(store, wanted, unwritten, to);
+            }
         }
+        let (copied, left) = write_run(store, rest, &parts?)?;
+        if let Some(lost) = copied.iter().find_map(|copied| copied.candidate.read_error.as_ref()) {
+            trouble.get_or_insert_with(|| lost.clone());
+        }
+        let late = planted(Mistake::ExtentBeforeData).then(|| wrong::places_of(&copied));
+        *freed += install(store, copied, trouble)?;
+        if let Some(places) = late {
+            wrong::write_late(store, &places)?;
+        }
+        rest = left;
     }
-    match free_below(store, candidates)? {
-        0 => Err(full.into()),
-        _ => parts_for(store, wanted, unwritten, to).map(Some),
-    }
+    Ok(())
 }
 
 /// Writes the candidates for which there are device blocks, with summaries, and flushes the device (M1). Unwritten

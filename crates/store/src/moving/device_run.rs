@@ -76,6 +76,14 @@ pub fn places(parts: &[Part]) -> impl Iterator<Item = DeviceRun> {
     parts.iter().flat_map(|part| part.places())
 }
 
+/// Whether the tiers that a destination allows have room for blocks and their summaries together. True as long as not all
+/// tiers are known: then a claim looks.
+pub(crate) fn has_room(store: &Store, blocks: usize, to: Destination) -> bool {
+    let space = store.devices.space();
+    let wanted = (blocks + summaries(blocks)) as u64 + space.reserved();
+    !space.is_loaded() || space.totals_now(&choices_for(store, to).concat()).free >= wanted
+}
+
 /// Space on one device for as many of `wanted` blocks as there is room for, with their summaries unless they are
 /// `unwritten`.
 pub(crate) fn parts_for(

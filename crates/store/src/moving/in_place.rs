@@ -14,7 +14,7 @@
 //!   demoted again.
 //!
 //! Few blocks are written in place at once, and none while PM is short: a group is faster than many small
-//! writes. Where lower tiers have no room at all, every block that hides a copy is.
+//! writes. Where lower tiers have less room than a group needs, every block that hides a copy is.
 
 use crate::attempt::with_pages::{reading, with_pages};
 use crate::change::new_extent::NewLocation;
@@ -22,7 +22,7 @@ use crate::error::FsError;
 use crate::moving::candidate::{Candidate, Copied};
 use crate::moving::complete_partial::copy_content;
 use crate::moving::destination::Destination;
-use crate::moving::device_run::{Part, avoid_failed};
+use crate::moving::device_run::{Part, note_device_failure};
 use crate::moving::in_place_choice::{Places, all_places_below, places_below};
 use crate::moving::in_place_install::install_in_place;
 use crate::moving::look_at::{look_at, refuse};
@@ -58,8 +58,8 @@ pub(crate) fn write_in_place<'a>(
     write_to_places(store, candidates, &places, trouble)
 }
 
-/// Writes candidates over the cold copies that they hide where no lower tier has room for them, on devices that `to`
-/// accepts. Returns the number of PM blocks freed, and the remaining candidates.
+/// Writes candidates over the cold copies that they hide where lower tiers have too little room for them, on devices that
+/// `to` accepts. Returns the number of PM blocks freed, and the remaining candidates.
 pub(crate) fn write_without_room<'a>(
     store: &'a Store,
     mut candidates: Vec<Candidate<'a>>,
@@ -92,8 +92,10 @@ pub(crate) fn write_all_in_place(
     trouble: &mut Option<FsError>,
 ) -> u64 {
     match reading(store, Wait::Allowed, || all_places_below(store, &candidates, None)) {
-        Ok(places) if places.of.is_empty() => 0,
-        Ok(places) => write_to_places(store, candidates, &places, trouble).0,
+        Ok(places) => {
+            *trouble = trouble.take().or_else(|| places.damage.clone());
+            if places.of.is_empty() { 0 } else { write_to_places(store, candidates, &places, trouble).0 }
+        }
         Err(error) => {
             trouble.get_or_insert(error);
             0
@@ -145,6 +147,8 @@ fn write_to_places<'a>(
             Err(victims) => rest.extend(look_again(store, &victims, trouble)),
         }
     }
+    // Groups are installed in the order of files and blocks.
+    rest.sort_unstable_by_key(|candidate| (candidate.ino, candidate.block));
     (freed, rest)
 }
 
@@ -168,7 +172,7 @@ fn write_over<'a>(
         }
         Err(error) => {
             tracing::debug!("not written in place: {error}");
-            avoid_failed(store, device, &error);
+            note_device_failure(store, device, &error);
             Err(candidates.iter().map(|c| Victim { ino: c.ino, block: c.block, pm: c.pm }).collect())
         }
     }

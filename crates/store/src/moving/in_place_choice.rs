@@ -6,6 +6,7 @@ use crate::inode::slot::load;
 use crate::lookup::cold_extents::cold_extents;
 use crate::moving::candidate::Candidate;
 use crate::moving::destination::Destination;
+use crate::moving::errors::concerns_all_files;
 use crate::store::Store;
 use crate::types::BlockRange;
 use std::collections::HashMap;
@@ -24,6 +25,8 @@ const MOST: usize = 32;
 pub(crate) struct Places {
     /// The device block of each candidate's cold copy.
     pub(crate) of: HashMap<(Ino, FileBlock), DeviceRun>,
+    /// The first damage of a file that was left out for it.
+    pub(crate) damage: Option<FsError>,
     _pins: Vec<Pin>,
 }
 
@@ -80,14 +83,26 @@ pub(crate) fn all_places_below(
     candidates: &[Candidate<'_>],
     to: Option<Destination>,
 ) -> FsResult<Places> {
-    let mut places = Places::default();
+    let (mut places, mut damage) = (Places::default(), None);
+    // Damage of a file keeps no other in PM (I8).
+    let mut leave_out = |error: FsError| match error {
+        FsError::Engine(Error::PageBelow(_)) if to.is_some() => Ok(()),
+        error if error.concerns_one_file() && !concerns_all_files(store, &error) => {
+            damage.get_or_insert(error);
+            Ok(())
+        }
+        error => Err(error),
+    };
     for of_inode in candidates.chunk_by(|a, b| a.ino == b.ino) {
         let first = &of_inode[0];
         let _guard = store.inodes.locks().read(first.ino);
         let inode = match load(store, first.ino) {
             Ok(inode) if inode.slot.generation.get() == first.generation => inode,
             Ok(_) | Err(FsError::Stale) => continue,
-            Err(error) => return Err(error),
+            Err(error) => {
+                leave_out(error)?;
+                continue;
+            }
         };
         if !inode.slot.has(flag::HAS_COLD) {
             continue;
@@ -96,8 +111,11 @@ pub(crate) fn all_places_below(
         for candidate in of_inode.iter().filter(|c| c.may_overwrite()).filter(is_same) {
             let range = BlockRange::new(candidate.block, candidate.block.plus(1));
             let extents = match cold_extents(store, first.ino, range) {
-                Err(FsError::Engine(Error::PageBelow(_))) if to.is_some() => break,
-                extents => extents?,
+                Ok(extents) => extents,
+                Err(error) => {
+                    leave_out(error)?;
+                    break;
+                }
             };
             let Some(slice) = extents.first().and_then(|extent| extent.slice(range.first, range.end)) else {
                 continue;
@@ -111,6 +129,7 @@ pub(crate) fn all_places_below(
             places.of.insert((candidate.ino, candidate.block), place);
         }
     }
+    places.damage = damage;
     Ok(places)
 }
 

@@ -103,6 +103,8 @@ fn install_checksums(
     if part.is_empty() {
         return Ok((taken, 0));
     }
+    let is_sorted = part.is_sorted_by(|a, b| a.candidate.block < b.candidate.block);
+    assert!(is_sorted, "blocks of inode {} are not in order: extents would leave some out (M5)", first.ino);
     let extents = written_extents(store, extent, &part)?;
     let mut shards = lock_shards(store, first.ino, []);
     let mut staged = Staged::new(store, None, false);

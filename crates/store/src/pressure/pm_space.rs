@@ -41,6 +41,13 @@ pub fn spills_from(store: &Store, tier: TierId) -> bool {
     lowest != Some(tier) && store.steering.parameters().spill.is_due(total, total.saturating_sub(free))
 }
 
+/// Whether no lower tier has a free block. False as long as not all tiers are known.
+pub fn is_full_below(store: &Store) -> bool {
+    let devices: Vec<_> =
+        store.devices.tiers().into_iter().flat_map(|tier| store.devices.of_tier(tier)).collect();
+    store.devices.space().is_loaded() && store.devices.space().totals_now(&devices).free == 0
+}
+
 /// Blocks of all tiers together, used or not.
 pub fn capacity(store: &Store) -> u64 {
     let below = store.devices.list().iter().map(|device| device.medium.blocks().saturating_sub(1));

@@ -196,7 +196,28 @@ pub(crate) fn file_size(row: &Row, options: &Options) -> Outcome<()> {
 
 const LOADS: [(f64, &str); 2] = [(0.8, "80 %"), (0.95, "95 %")];
 
-/// Row hashfs-9: pools that are 80 and 95 % full; also look-ups of absent blocks, with and without presence.
+/// Counts look-ups of absent blocks and insertions before the scan after a mount, without presence.
+fn count_unscanned(
+    (site, map, round): (&Site, &Contestant, usize),
+    sheet: &mut Sheet,
+    layout: Layout,
+    load: &str,
+) -> Outcome<()> {
+    let file = PoolFile::new(site, map.name)?;
+    let files = Files::create(&file.path, map, layout, round as u64 + 1, Opening::Bare)?;
+    let mut files = files.unscanned(map)?;
+    for access in [Access::ReadAbsent, Access::Append] {
+        let mut accesses = Accesses::new(access, 1);
+        // The first access to a page after a mount looks at its checksum.
+        accesses.count(&mut files, layout.holes)?;
+        let counts = accesses.count(&mut files, layout.holes)?;
+        let at = format!("{}, without presence", place(access, load));
+        add_counts(sheet, round, map.name, &at, &counts);
+    }
+    Ok(())
+}
+
+/// Row hashfs-9: pools that are 80 and 95 % full; also look-ups of absent blocks and insertions, with and without presence.
 pub(crate) fn utilisation(row: &Row, options: &Options) -> Outcome<()> {
     let (effort, quick) = (Effort::of(options.quick), options.quick);
     let accesses = [Access::ReadSequential, Access::ReadRandom, Access::ReadAbsent, Access::Append];
@@ -212,15 +233,8 @@ pub(crate) fn utilisation(row: &Row, options: &Options) -> Outcome<()> {
                 .map(|(access, at)| Point { access: *access, width: 1, at })
                 .collect();
             measure_points((site, map, round), sheet, layout, effort, &points)?;
-            if map.kind.is_table() {
-                let file = PoolFile::new(site, map.name)?;
-                let files = Files::create(&file.path, map, layout, round as u64 + 1, Opening::Bare)?;
-                let mut files = files.unscanned(map)?;
-                let mut absent = Accesses::new(Access::ReadAbsent, 1);
-                // The first access to a page after a mount looks at its checksum.
-                absent.count(&mut files, holes)?;
-                let counts = absent.count(&mut files, holes)?;
-                add_counts(sheet, round, map.name, &format!("absent, {what}, without presence"), &counts);
+            if map.kind.is_shared() {
+                count_unscanned((site, map, round), sheet, layout, what)?;
             }
         }
         Ok(())
