@@ -609,7 +609,7 @@ fn demotion_to_a_full_tier() {
             at += more as u64;
         }
         write(fs, old, 4096, &pattern(8 * 4096, 4));
-        write(fs, old, 12 * 4096 + 512, &pattern(512, 5));
+        write(fs, old, 12 * 4096 + 512, &pattern(512, 7));
         write(fs, old, 20 * 4096, &pattern(2 * 4096, 6));
     }
     let demote = |fs: &Arc<Engine>| {

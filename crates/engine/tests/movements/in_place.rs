@@ -11,6 +11,7 @@ use terrace_media::block::{AlignedBlock, Operation, Times};
 use terrace_migration::demote::victims::{Victims, take_victims};
 use terrace_store::lookup::cold_extents::cold_extents;
 use terrace_store::moving::demote::demote;
+use terrace_store::moving::free_shadowed::move_to_places;
 use terrace_store::moving::victim::Victim;
 use terrace_store::parts::pressure::WORKERS;
 use terrace_store::types::BlockRange;
@@ -286,6 +287,21 @@ fn a_failed_device_of_full_tiers_does_not_hide_the_freed_blocks() -> FsResult<()
     fs.unmount()?;
     pool.assert_clean();
     Ok(())
+}
+
+/// A search that passes PM in parts gives victims of one part after the other: an installation out of order stopped the write.
+#[test]
+fn victims_in_any_order_are_written_over_a_laid_out_extent() -> FsResult<()> {
+    let mut file = TrackedFile::new(SimulatedPool::new(2 << 20, 65), options(), &[])?;
+    file.fs.fallocate(file.ino, 0, BLOCKS * BLOCK, Allocate::Extend, W)?;
+    file.expected.resize((BLOCKS * BLOCK) as usize, 0);
+    file.fs.sync_to(1, &mut |_| {})?;
+    (0..BLOCKS).step_by(3).try_for_each(|block| overwrite(&mut file, block, 1, block as u8))?;
+    let mut victims = all_victims(&file.fs)?;
+    victims.reverse();
+    assert_eq!(move_to_places(&file.fs.store, &victims)?, BLOCKS / 3);
+    file.fs.store.pressure.end_group(victims.len());
+    assert_sound(file)
 }
 
 /// On a full tier a write into a laid-out extent fails while a pin holds the place of a higher block.

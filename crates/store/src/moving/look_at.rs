@@ -50,12 +50,15 @@ pub fn refuse(store: &Store, pm: PmBlock) {
 
 /// Takes location, version and I/O pin of each victim together under its inode's shared lock (S6, S7). A
 /// victim is left out if it moved or vanished, lies under an intent, or belongs to a damaged file. A victim
-/// that is left out counts as just used, so that the next choice finds different blocks.
+/// that is left out counts as just used, so that the next choice finds different blocks. Candidates come in the order of
+/// files and blocks, which installations rely on, whatever the order of the victims.
 pub fn look_at<'s>(
     store: &'s Store,
     victims: &[Victim],
     trouble: &mut Option<FsError>,
 ) -> Vec<Candidate<'s>> {
+    let mut victims = victims.to_vec();
+    victims.sort_unstable();
     let mut candidates = Vec::with_capacity(victims.len());
     for group in victims.chunk_by(|a, b| a.ino == b.ino) {
         let ino = group[0].ino;
