@@ -154,12 +154,15 @@ if [ $# = 0 ]; then
     report $? "cargo clippy of the models"
     # As many files as issue 4 asks for over 32 MiB of PM; by itself the test makes fewer.
     export TERRACE_METADATA_FILES=200000
-    # The tests run one after another and leave a processor idle: the program is built beside them. What is wrong with
-    # either is shown by the calls that follow.
+    # The tests run one after another and leave a processor idle: the program and the simulator are built beside them. What is
+    # wrong with any is shown by the calls that follow.
     run_cargo_test 1800 "$logs/all" --workspace --exclude terrace-sim "${targets[@]}" --no-run
     ended "build of the tests"
     say "build of the tests: $seconds s"
-    scripts/build.sh lab >/dev/null 2>&1 &
+    {
+        scripts/build.sh lab
+        cargo test --locked -p terrace-sim "${targets[@]}" --no-run
+    } >/dev/null 2>&1 &
     build=$!
     run_cargo_test 1800 "$logs/all" --workspace --exclude terrace-sim "${targets[@]}"
     judge_cargo_test "cargo test" "$logs/all"

@@ -33,6 +33,20 @@ if loop=$(losetup -f --show 2.img 2>/dev/null); then
     check "a device is only read" grep -qE "$loop, 64 MiB: (measured by reading alone|as the kernel calls it)" dry
     losetup -d "$loop"
 fi
+for place in "$WORK/4.img" "$SHM-4.img"; do
+    truncate -s 64M "$place"
+    if loop=$(losetup -f --show "$place" 2>/dev/null); then
+        expect 1 "has 64 MiB and is taken whole, not 48 MiB; size=SIZE is for files" "$t" mkfs --pm "$SHM-b.pm" --pm-size 16M --tier "$loop,size=48M"
+        "$t" mkfs --pm "$SHM-b.pm" --pm-size 16M --tier "$loop" >out 2>err
+        case $(stat -f -c %T "$place") in
+        tmpfs | ramfs) promise=process-crash ;;
+        *) promise=power-fail ;;
+        esac
+        check "a device survives what its file survives" grep -qE "^tier 1: $loop, .*promise $promise$" out
+        losetup -d "$loop"
+    fi
+    rm -f "$place" "$SHM-b.pm"
+done
 check "the pool is as it was" "$t" check --data "$pm" >/dev/null
 
 ## the order of tiers could not be changed

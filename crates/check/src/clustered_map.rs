@@ -4,6 +4,7 @@ use crate::checker::Checker;
 use crate::clustered_table::{ClusteredTable, Found, line_of};
 use crate::code::Code;
 use crate::inode_record::InodeRecord;
+use crate::report::percent;
 use std::rc::Rc;
 use terrace_format::clustered_map::{LINE_WORDS, Lines, PIECE_BLOCKS, Piece};
 use terrace_format::inode::DIRECT_UNWRITTEN;
@@ -48,7 +49,7 @@ fn table(checker: &mut Checker<'_>) -> Rc<ClusteredTable> {
         found.push(Found { piece, line, number });
     }
     checker.summary.map.longest_distance = Some(longest);
-    checker.summary.map.load_percent = found.len() as u64 * 100 / lines.count();
+    checker.summary.map.load_percent = percent(found.len() as u64, lines.count());
     found.sort_unstable_by_key(|found| (found.piece, found.number));
     let table = Rc::new(ClusteredTable { lines: found });
     checker.clustered = Some(Rc::clone(&table));

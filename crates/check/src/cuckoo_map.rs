@@ -4,6 +4,7 @@ use crate::checker::Checker;
 use crate::code::Code;
 use crate::cuckoo_table::{CuckooTable, Found, entries_of};
 use crate::inode_record::InodeRecord;
+use crate::report::percent;
 use std::rc::Rc;
 use terrace_format::cuckoo_map::{BUCKET_ENTRIES, Buckets, Entry, is_free};
 
@@ -37,10 +38,10 @@ fn table(checker: &mut Checker<'_>) -> Rc<CuckooTable> {
             entries.push(Found { entry, line });
         }
     }
-    let places = (buckets.count() * BUCKET_ENTRIES as u64).max(1);
+    let places = buckets.count() * BUCKET_ENTRIES as u64;
     let second = |found: &&Found| buckets.pair(found.entry.ino, found.entry.block)[1] == found.line;
     let summary = &mut checker.summary.map;
-    summary.load_percent = entries.len() as u64 * 100 / places;
+    summary.load_percent = percent(entries.len() as u64, places);
     summary.stash_entries =
         Some(entries.iter().filter(|found| buckets.stash().contains(&found.line)).count() as u64);
     summary.second_bucket_entries = Some(entries.iter().filter(second).count() as u64);

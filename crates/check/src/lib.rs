@@ -83,7 +83,7 @@ pub fn judge(
     checker.summary.map.name = map.name();
     // Cuckoo and clustered tables were counted by entries and lines.
     if map.is_table() || !map.is_shared() {
-        checker.summary.map.load_percent = slots.saturating_sub(free) * 100 / slots.max(1);
+        checker.summary.map.load_percent = report::percent(slots.saturating_sub(free), slots);
     }
     checker.findings.into_report(checker.summary)
 }

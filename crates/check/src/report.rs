@@ -56,12 +56,17 @@ pub struct PmBlocks {
     pub checksums: u64,
 }
 
+/// The nearest whole percent of a part, 0 of nothing.
+pub(crate) fn percent(part: u64, whole: u64) -> u64 {
+    (part * 100 + whole / 2).checked_div(whole).unwrap_or(0)
+}
+
 /// The file map of a pool.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct MapSummary {
     /// Its name.
     pub name: &'static str,
-    /// Blocks of the pool in use, in percent: the load of the table where the block table is the map. Of a cuckoo table its
+    /// Blocks of the pool in use, to the nearest percent: the load of the table where the block table is the map. Of a cuckoo table its
     /// entries, in percent of the places in its buckets; of a clustered table its lines in use, in percent of all.
     pub load_percent: u64,
     /// Where the map has a reach: the largest distance of a block from its home, in slots or lines of its search.

@@ -8,7 +8,8 @@
 
 use crate::open::OpenError;
 use rustix::fs::{
-    CWD, FileType, Mode, OFlags, Stat, fcntl_getfl, fcntl_setfl, fstat, fstatfs, major, minor, openat,
+    CWD, FileType, Mode, OFlags, Stat, fcntl_getfl, fcntl_setfl, fstat, fstatfs, major, minor, openat, stat,
+    statfs,
 };
 use rustix::io::Errno;
 use std::fs::File;
@@ -33,6 +34,21 @@ const MADE_WHEN_READ: [u64; 14] = [
     0xf97c_ff8c,
     0x1cd1,
 ];
+
+/// Types of file systems that keep their files in memory: tmpfs, ramfs, hugetlbfs.
+const IN_MEMORY: [u64; 3] = [libc::TMPFS_MAGIC as u64, 0x8584_58f6, libc::HUGETLBFS_MAGIC as u64];
+
+/// Whether the content of a path is gone after a reboot: a file in memory, or a loop device over such a file. The node of a
+/// device always lies in memory, and says nothing of the device. False if the path cannot be looked at.
+pub fn is_in_memory(path: &Path) -> bool {
+    let Ok(found) = stat(path) else { return false };
+    if FileType::from_raw_mode(found.st_mode) == FileType::BlockDevice {
+        let (major, minor) = (major(found.st_rdev), minor(found.st_rdev));
+        let backing = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/loop/backing_file"));
+        return backing.is_ok_and(|backing| is_in_memory(Path::new(backing.trim_end_matches('\n'))));
+    }
+    statfs(path).is_ok_and(|found| IN_MEMORY.contains(&(found.f_type as u64 & 0xffff_ffff)))
+}
 
 /// A regular file or a block device, held without having been opened.
 #[derive(Debug)]

@@ -6,12 +6,10 @@
 
 use super::ring::{Direction, Rings, Span};
 use super::{AlignedBlock, BlockMedium, BlockRead, HostRoom, Run};
-use crate::found::{Access, Found, create_new, create_unnamed};
+use crate::found::{Access, Found, create_new, create_unnamed, is_in_memory};
 use crate::open::{OpenError, check_size, lock_exclusive, patiently};
 use crate::{DeviceError, MediaError, Promise};
-use rustix::fs::{
-    FallocateFlags, OFlags, fallocate, fcntl_getfl, fcntl_setfl, fdatasync, fstat, fstatfs, fstatvfs,
-};
+use rustix::fs::{FallocateFlags, OFlags, fallocate, fcntl_getfl, fcntl_setfl, fdatasync, fstat, fstatvfs};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -238,15 +236,11 @@ fn span(first: DeviceBlock, into: &mut [AlignedBlock]) -> Span {
     Span { buffer, length: size_of_val(into), offset: first.byte_offset() }
 }
 
-/// Types of file systems that keep their files in memory: tmpfs, ramfs, hugetlbfs.
-const IN_MEMORY: [u64; 3] = [libc::TMPFS_MAGIC as u64, 0x8584_58f6, libc::HUGETLBFS_MAGIC as u64];
-
 impl BlockMedium for FileDevice {
     fn promise(&self) -> Promise {
-        match fstatfs(&self.file) {
-            Ok(found) if IN_MEMORY.contains(&(found.f_type as u64 & 0xffff_ffff)) => Promise::ProcessCrash,
-            _ => Promise::PowerFail,
-        }
+        // The path may name another file by now.
+        let held = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        if is_in_memory(Path::new(&held)) { Promise::ProcessCrash } else { Promise::PowerFail }
     }
 
     fn blocks(&self) -> u64 {

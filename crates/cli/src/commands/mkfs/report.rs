@@ -8,6 +8,7 @@ use terrace_engine::{class_name, policy_name, speed_of};
 use terrace_format::BLOCK_SIZE;
 use terrace_format::superblock::Superblock;
 use terrace_media::Promise;
+use terrace_media::found::is_in_memory;
 use terrace_media::speed::FIGURES;
 
 pub fn report(pm: &Target, tiers: &[Target], superblock: &Superblock) {
@@ -73,15 +74,7 @@ pub fn report(pm: &Target, tiers: &[Target], superblock: &Superblock) {
     }
 }
 
-/// Whether a file is gone after a reboot: on tmpfs, ramfs, hugetlbfs.
-fn is_in_memory(path: &Path) -> bool {
-    const MEMORY: [u64; 3] =
-        [libc::TMPFS_MAGIC as u64, libc::HUGETLBFS_MAGIC as u64, 0x8584_58f6 /* ramfs */];
-    let kind = rustix::fs::statfs(path).map(|found| found.f_type as u64 & 0xffff_ffff);
-    kind.is_ok_and(|kind| MEMORY.contains(&kind))
-}
-
-/// Whether a file is memory: as above, or mapped without a page cache (DAX).
+/// Whether a file is memory: on tmpfs, ramfs, hugetlbfs, or mapped without a page cache (DAX).
 fn is_memory(path: &Path) -> bool {
     let flags = rustix::fs::AtFlags::empty();
     let dax = rustix::fs::statx(rustix::fs::CWD, path, flags, rustix::fs::StatxFlags::empty())

@@ -97,6 +97,11 @@ pub fn target(path: &Path, size: Option<&str>, option: &str, speed: Option<Class
             let [has, wanted] = output::distinct([existing.size, asked]);
             return Err(Failure::at(&path, format!("has only {has}, not {wanted}")));
         }
+        (Some(existing), Some(asked)) if existing.found.is_block_device() && asked < existing.size => {
+            let [has, wanted] = output::distinct([existing.size, asked]);
+            let text = format!("has {has} and is taken whole, not {wanted}; {option} is for files");
+            return Err(Failure::at(&path, text));
+        }
         (Some(existing), _) if existing.found.is_block_device() => existing.size,
         (_, Some(asked)) => asked,
         (Some(found), None) if found.size > 0 => found.size,
