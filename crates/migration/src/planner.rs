@@ -23,6 +23,7 @@ use terrace_store::error::{FsError, FsResult};
 use terrace_store::moving::demote::demote;
 use terrace_store::moving::victim::Victim;
 use terrace_store::parts::pressure::WORKERS;
+use terrace_wal::Error;
 
 /// How often the pause doubles after rounds without a freed block: to 1.28 s.
 const MAX_REST_DOUBLINGS: u32 = 7;
@@ -92,7 +93,10 @@ pub fn move_group(migration: &Migration, victims: &[Victim]) -> FsResult<Round> 
             Err(error)
         }
     };
-    migration.store.pressure.round_done();
+    // A group without room helps no waiter: woken again and again, it would give up sooner.
+    if !matches!(result, Err(FsError::Engine(Error::NoSpace(_)))) {
+        migration.store.pressure.round_done();
+    }
     result
 }
 

@@ -155,9 +155,12 @@ fn after_round(migration: &Migration, op: &mut Op, round: FsResult<Round>) -> Fs
             }
             Ok(())
         }
-        // Other workers may have claimed more device blocks than they will use, or free PM in a moment.
+        // Other workers may have claimed more device blocks than they will use, or free PM in a moment. An overwrite does
+        // better than wait: it looks for blocks over hidden copies.
         Err(FsError::Engine(Error::NoSpace(_)))
-            if op.failed_space_searches < MOST_STARVED && migration.store.pressure.in_flight() > 0 =>
+            if op.purpose != Purpose::Overwrite
+                && op.failed_space_searches < MOST_STARVED
+                && migration.store.pressure.in_flight() > 0 =>
         {
             op.failed_space_searches += MOST_STARVED / 20;
             migration.store.pressure.wait_round(Duration::from_millis(10));
@@ -198,7 +201,6 @@ pub(crate) fn shadow_round(migration: &Migration, op: &mut Op) -> FsResult<bool>
     give_back_victims(migration, &queued);
     let freed_before = migration.store.persistent.blocks().freed_so_far();
     let victims = pick_shadows(migration, demotion_blocks(migration) as usize);
-    op.failed_space_searches += MOST_STARVED / 50;
     let mut freed = 0;
     if !victims.is_empty() {
         migration.store.pressure.begin_group(victims.len());
@@ -206,17 +208,22 @@ pub(crate) fn shadow_round(migration: &Migration, op: &mut Op) -> FsResult<bool>
         let moved = migration.store.pressure.pressed(|| move_to_places(&migration.store, &victims));
         give_back_victims(migration, &victims);
         migration.store.pressure.end_group(victims.len());
-        migration.store.pressure.round_done();
         freed = moved?;
     }
     let others = migration.store.pressure.in_flight() > 0;
-    if freed == 0 && others {
+    if freed > 0 {
+        migration.store.pressure.round_done();
+    } else if others {
         migration.store.pressure.wait_round(Duration::from_millis(10));
     }
+    // A device may take long for the group of another thread, which has all shadows: such waits count least.
+    op.failed_space_searches += if freed == 0 && others { 1 } else { MOST_STARVED / 50 };
     migration.store.persistent.wal().checkpoint()?;
     migration.store.persistent.blocks().drain_quarantine();
     // Demotions of other threads count too: they may have taken the shadows of this round.
-    Ok(freed > 0 || others || migration.store.persistent.blocks().freed_so_far() != freed_before)
+    let blocks = migration.store.persistent.blocks();
+    let left_since_claim = blocks.left_quarantine_so_far() != op.left_quarantine_seen;
+    Ok(freed > 0 || others || blocks.freed_so_far() != freed_before || left_since_claim)
 }
 
 /// Up to `most` shadows, found by a hand that passes the blocks of PM: as far as it must, at most once around. Files that

@@ -1,14 +1,17 @@
 //! Demotion in place (design 7, M5): which blocks are written over their cold copies and which are not,
 //! beside readers, changes and failures, on simulated media. crates/sim tests what a crash may leave.
 
+use std::sync::Arc;
+use std::time::Duration;
 use terrace_catalog::DeviceRun;
 use terrace_engine::{
     Allocate, Engine, FormatOptions, FsResult, InPlace, MigrationReport, MountOptions, Movements, PolicyKind,
     Wait, WriteFlags,
 };
-use terrace_format::{DeviceBlock, FileBlock};
+use terrace_format::{DeviceBlock, FileBlock, Ino};
 use terrace_media::block::{AlignedBlock, Operation, Times};
 use terrace_migration::demote::victims::{Victims, take_victims};
+use terrace_runtime::{Clock, SystemClock, thread};
 use terrace_store::lookup::cold_extents::cold_extents;
 use terrace_store::moving::demote::demote;
 use terrace_store::moving::free_shadowed::move_to_places;
@@ -322,4 +325,53 @@ fn a_refused_block_of_a_laid_out_extent_keeps_its_content() -> FsResult<()> {
     assert!(down(&file).is_err());
     drop(pin);
     assert_sound(file)
+}
+
+/// A pool that a file of single blocks fills, PM and the tier below.
+fn full() -> FsResult<(SimulatedPool, Arc<Engine>, Ino)> {
+    let large = FormatOptions { chunk_blocks: 512, ..format_options(1) };
+    let pool = SimulatedPool::formatted(4 << 20, 1025, &large);
+    let fs = pool.mount_with(options());
+    let ino = fs.mknod(ROOT, b"file", 0o100644, 0, CALLER, W)?.ino;
+    let mut blocks = 0;
+    while fs.write(ino, blocks * BLOCK, &[1; BLOCK as usize], WriteFlags::default(), W).is_ok() {
+        blocks += 1;
+    }
+    assert!(blocks > 1000, "{blocks} blocks");
+    Ok((pool, fs, ino))
+}
+
+/// While another writer's group had all blocks over hidden copies, an overwrite of a full pool counted its waits, and got ENOSPC
+/// after a quarter of a second: a busy disk takes longer.
+#[test]
+fn an_overwrite_of_a_full_pool_waits_for_the_group_of_another() -> FsResult<()> {
+    let overwritten = |fs: &Engine, ino, at: u64| {
+        fs.write(ino, at * BLOCK, &[2; BLOCK as usize], WriteFlags::default(), W).map(drop)
+    };
+    let (pool, fs, ino) = full()?;
+    let descriptor = |victim: &Victim| fs.store.persistent.blocks().descriptor(victim.pm);
+    let mut hiding = Vec::new();
+    let mut share = 0;
+    while overwritten(&fs, ino, share).is_ok() {
+        // No other overwrite finds the block.
+        let (new, others): (Vec<_>, Vec<_>) =
+            all_victims(&fs)?.into_iter().partition(|victim| victim.block.0 == share);
+        others.iter().for_each(|victim| descriptor(victim).touch_read(0));
+        fs.store.pressure.end_group(new.len() + others.len());
+        hiding.extend(new);
+        share += 1;
+    }
+    assert!(share > 4 && hiding.len() as u64 == share, "{share} overwrites without room");
+    fs.store.pressure.begin_group(hiding.len());
+    let writer = {
+        let fs = Arc::clone(&fs);
+        thread::spawn("writer", move || overwritten(&fs, ino, share)).unwrap()
+    };
+    SystemClock::default().sleep(Duration::from_millis(1000));
+    hiding.iter().for_each(|victim| descriptor(victim).touch_read(0));
+    fs.store.pressure.end_group(hiding.len());
+    writer.join().unwrap()?;
+    fs.unmount()?;
+    pool.assert_clean();
+    Ok(())
 }
