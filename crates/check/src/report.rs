@@ -66,8 +66,8 @@ pub(crate) fn percent(part: u64, whole: u64) -> u64 {
 pub struct MapSummary {
     /// Its name.
     pub name: &'static str,
-    /// Blocks of the pool in use, to the nearest percent: the load of the table where the block table is the map. Of a cuckoo table its
-    /// entries, in percent of the places in its buckets; of a clustered table its lines in use, in percent of all.
+    /// Blocks of the pool in use, to the nearest percent: the load of the table where the block table is the map. Of a cuckoo
+    /// table its entries, in percent of the places in its buckets; of a clustered table its lines in use, in percent of all.
     pub load_percent: u64,
     /// Where the map has a reach: the largest distance of a block from its home, in slots or lines of its search.
     pub longest_distance: Option<u64>,

@@ -28,7 +28,7 @@ fn part() -> (usize, usize) {
 fn every_planted_mistake_is_found() {
     let known = |only: &String| MISTAKES.iter().any(|(_, name, _)| name == only);
     assert!(only().is_none_or(|only| known(&only)), "no such mistake");
-    let (first, step) = part();
+    let (first, step) = if only().is_some() { (0, 1) } else { part() };
     assert!(first < step, "no such part");
     let next = AtomicUsize::new(first);
     let missed = Mutex::new(Vec::new());

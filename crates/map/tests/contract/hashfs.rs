@@ -108,10 +108,10 @@ fn hole_stays(row: &MapRow) {
 /// the scan after a mount, and a removal in the midst cuts no search.
 #[test]
 fn blocks_of_a_home_raise_the_reach() {
-    table_maps().for_each(one_home);
+    table_maps().for_each(crafted_keys);
 }
 
-fn one_home(row: &MapRow) {
+fn crafted_keys(row: &MapRow) {
     let (bytes, geometry) = image(row.kind, 2 << 20, u64::MAX / 2);
     let pm: Arc<dyn PmMedium> = Arc::new(RecordedPm::from_image(bytes));
     let mut maps = ModelledMap::open(Arc::clone(&pm), geometry, row, 1);

@@ -51,7 +51,7 @@ pub fn refuse(store: &Store, pm: PmBlock) {
 /// Takes location, version and I/O pin of each victim together under its inode's shared lock (S6, S7). A
 /// victim is left out if it moved or vanished, lies under an intent, or belongs to a damaged file. A victim
 /// that is left out counts as just used, so that the next choice finds different blocks. Candidates come in the order of
-/// files and blocks, which installations rely on, whatever the order of the victims.
+/// files and blocks, each once, which installations rely on, however the victims come.
 pub fn look_at<'s>(
     store: &'s Store,
     victims: &[Victim],
@@ -59,6 +59,8 @@ pub fn look_at<'s>(
 ) -> Vec<Candidate<'s>> {
     let mut victims = victims.to_vec();
     victims.sort_unstable();
+    // A search finds a block again that was used meanwhile.
+    victims.dedup();
     let mut candidates = Vec::with_capacity(victims.len());
     for group in victims.chunk_by(|a, b| a.ino == b.ino) {
         let ino = group[0].ino;
