@@ -30,7 +30,10 @@ pub struct BlockCache {
     pub(crate) pages_per_shard: AtomicUsize,
     pub(crate) lifetime_ns: u64,
     pub(crate) clean_pages: AtomicU64,
+    /// Dirty pages with a home below PM.
     pub(crate) dirty_count: AtomicU64,
+    /// Dirty pages with home PM.
+    pub(crate) lazy_count: AtomicU64,
     pub(crate) versions: AtomicU64,
 }
 
@@ -49,6 +52,7 @@ impl BlockCache {
             lifetime_ns,
             clean_pages: AtomicU64::new(0),
             dirty_count: AtomicU64::new(0),
+            lazy_count: AtomicU64::new(0),
             versions: AtomicU64::new(1),
         }
     }

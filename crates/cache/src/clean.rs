@@ -75,7 +75,7 @@ impl BlockCache {
         let mut shard = self.shard(&key).lock();
         let at = shard.find(key)?;
         let header = *shard.header(at);
-        if header.list == List::Dirty {
+        if header.list.is_dirty() {
             return None;
         }
         if header.version != version || header.list == List::Ahead && header.time_ns <= now_ns {
@@ -109,7 +109,7 @@ impl BlockCache {
         let page = page.alone();
         let mut shard = self.shard(&key).lock();
         match shard.find(key) {
-            Some(at) if shard.header(at).list == List::Dirty => return,
+            Some(at) if shard.header(at).list.is_dirty() => return,
             Some(at) => self.drop_clean(&mut shard, at),
             None => {}
         }
@@ -152,7 +152,7 @@ impl BlockCache {
     /// Drops a clean page (its block has come into PM).
     pub fn remove(&self, key: PageKey) {
         let mut shard = self.shard(&key).lock();
-        if let Some(at) = shard.find(key).filter(|at| shard.header(*at).list != List::Dirty) {
+        if let Some(at) = shard.find(key).filter(|at| !shard.header(*at).list.is_dirty()) {
             self.drop_clean(&mut shard, at);
         }
     }
@@ -170,7 +170,7 @@ impl BlockCache {
             let key = |block| PageKey { ino, generation, block: FileBlock(block) };
             let mut shard = self.shard(&key(first)).lock();
             for block in first..end {
-                if let Some(at) = shard.find(key(block)).filter(|at| shard.header(*at).list != List::Dirty) {
+                if let Some(at) = shard.find(key(block)).filter(|at| !shard.header(*at).list.is_dirty()) {
                     self.drop_clean(&mut shard, at);
                 }
             }
@@ -181,7 +181,7 @@ impl BlockCache {
     /// Replaces a clean page, if there is one, by the content that its block has from `version` on; no touch.
     pub fn renew(&self, key: PageKey, version: u64, page: Page) {
         let mut shard = self.shard(&key).lock();
-        let Some(at) = shard.find(key).filter(|at| shard.header(*at).list != List::Dirty) else { return };
+        let Some(at) = shard.find(key).filter(|at| !shard.header(*at).list.is_dirty()) else { return };
         shard.header_mut(at).version = version;
         if let Some(place) = shard.page_mut(at) {
             *place = page;
@@ -193,7 +193,7 @@ impl BlockCache {
         let mut shard = self.shard(&key).lock();
         let Some(at) = shard.find(key) else { return };
         let header = shard.header_mut(at);
-        if header.list != List::Dirty && header.version == from {
+        if !header.list.is_dirty() && header.version == from {
             header.version = to;
         }
     }
@@ -244,7 +244,7 @@ impl BlockCache {
     pub fn count_file(&self, ino: Ino, generation: u32) -> u64 {
         let mine = |header: &&Header| {
             let key = header.key();
-            header.list != List::Dirty && (key.ino, key.generation) == (ino, generation)
+            !header.list.is_dirty() && (key.ino, key.generation) == (ino, generation)
         };
         self.shards.iter().map(|shard| shard.lock().headers().filter(mine).count() as u64).sum()
     }

@@ -1,25 +1,30 @@
 //! Dirty pages: content that no medium has before write-back.
 //!
 //! The caller holds the inode's lock: exclusively to add, change or drop pages, shared to look at them.
-//! [`DirtyFiles`](crate::dirty_files::DirtyFiles) finds a file's dirty pages in the order of its blocks; the list [`List::Dirty`] of each shard
-//! has them by their last write ([HiNFS] section 3.3). Each dirty page has a *birth* and a *version*. A copy
+//! [`DirtyFiles`](crate::dirty_files::DirtyFiles) finds a file's dirty pages in the order of its blocks; the lists [`List::Dirty`] and
+//! [`List::Lazy`] of each shard have them by their last write ([HiNFS] section 4.1), each those of a home. Each dirty page has a *birth* and a *version*. A copy
 //! of an older version may still be installed below a page that was written since. A copy with a different
 //! birth may not: its page was dropped (truncated, punched, settled), or a newer copy was installed.
 
 use crate::block_cache::BlockCache;
-use crate::header::{Header, Home, Lines, List, PageKey};
+use crate::header::{Header, Lines, List, PageKey};
 use crate::page::Page;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
+use terrace_placement::Home;
 use terrace_runtime::planted::{Mistake, planted};
-use terrace_runtime::sync::atomic::Ordering;
+use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 
 /// A copy of a dirty page, as of the moment of the copy.
 #[derive(Clone)]
 pub struct DirtyPage {
     /// The block.
     pub key: PageKey,
-    /// The content; later writes do not change it.
+    /// The content, in the lines of `valid`; later writes do not change it.
     pub page: Page,
+    /// Lines that the page has. For the others the content on media counts; they are zeros here.
+    pub valid: Lines,
+    /// Of them the lines that are not on the medium of its home.
+    pub dirty: Lines,
     /// The birth of the page.
     pub birth: u64,
     /// The version of the content.
@@ -47,7 +52,19 @@ impl BlockCache {
 
     /// Number of dirty pages.
     pub fn dirty_pages(&self) -> u64 {
-        self.dirty_count.load(Ordering::Acquire)
+        self.dirty_pages_of(Home::Block) + self.dirty_pages_of(Home::Pm)
+    }
+
+    /// Number of dirty pages of a home.
+    pub fn dirty_pages_of(&self, home: Home) -> u64 {
+        self.counter(home).load(Ordering::Acquire)
+    }
+
+    fn counter(&self, home: Home) -> &AtomicU64 {
+        match home {
+            Home::Block => &self.dirty_count,
+            Home::Pm => &self.lazy_count,
+        }
     }
 
     /// A dirty page.
@@ -55,23 +72,35 @@ impl BlockCache {
         let shard = self.shard(&key).lock();
         let at = shard.find(key)?;
         let header = shard.header(at);
-        if header.list != List::Dirty {
+        if !header.list.is_dirty() {
             return None;
         }
         let page = shard.page(at)?.clone();
-        let (birth, version, home) = (header.birth, header.version, header.home());
-        Some(DirtyPage { key, page, birth, version, home, in_flight: header.is_in_flight() })
+        let Header { birth, version, valid, dirty, .. } = *header;
+        let (home, in_flight) = (header.home(), header.is_in_flight());
+        assert!(valid.contains(dirty), "a page of inode {} has lines {dirty:?} of {valid:?}", key.ino);
+        Some(DirtyPage { key, page, valid, dirty, birth, version, home, in_flight })
     }
 
     /// Birth and version of the page now: they decide whether a copy may still be installed.
     pub fn state_of(&self, key: PageKey) -> Option<(u64, u64)> {
         let shard = self.shard(&key).lock();
-        let at = shard.find(key).filter(|at| shard.header(*at).list == List::Dirty)?;
+        let at = shard.find(key).filter(|at| shard.header(*at).list.is_dirty())?;
         Some((shard.header(at).birth, shard.header(at).version))
     }
 
-    /// Changes a dirty page; false when the block has no dirty page. `lines` are the lines that `change`
-    /// writes. With `reborn` the page is given a new birth: copies taken until now are not installed any
+    /// The lines that a dirty page has; `None` when the block has no dirty page.
+    pub fn lines_of(&self, key: PageKey) -> Option<Lines> {
+        let shard = self.shard(&key).lock();
+        shard
+            .find(key)
+            .map(|at| shard.header(at))
+            .filter(|header| header.list.is_dirty())
+            .map(|header| header.valid)
+    }
+
+    /// Changes a dirty page; false when the block has no dirty page. `change` writes `lines`, which the page has from now
+    /// on; a line that it had not is written whole. With `reborn` the page is given a new birth: copies taken until now are not installed any
     /// more.
     pub fn change_dirty(
         &self,
@@ -82,7 +111,7 @@ impl BlockCache {
         change: impl FnOnce(&mut [u8; BLOCK_SIZE as usize]),
     ) -> bool {
         let mut shard = self.shard(&key).lock();
-        let Some(at) = shard.find(key).filter(|at| shard.header(*at).list == List::Dirty) else {
+        let Some(at) = shard.find(key).filter(|at| shard.header(*at).list.is_dirty()) else {
             return false;
         };
         if let Some(page) = shard.page_mut(at) {
@@ -95,54 +124,76 @@ impl BlockCache {
             header.birth = version;
             header.set_in_flight(false);
         }
-        header.dirty = header.dirty.union(lines);
+        (header.dirty, header.valid) = (header.dirty.union(lines), header.valid.union(lines));
         header.time_ns = now_ns;
-        shard.move_to(at, List::Dirty);
+        let list = header.list;
+        shard.move_to(at, list);
         true
     }
 
-    /// Adds a dirty page, which holds the whole block. A clean page of the block is dropped.
-    pub fn add_dirty(&self, key: PageKey, home: Home, lines: Lines, page: Page, now_ns: u64) {
+    /// Adds a dirty page, which has the lines `valid` of its block, `dirty` of them not on a medium. A clean page of the
+    /// block is dropped.
+    pub fn add_dirty(
+        &self,
+        key: PageKey,
+        home: Home,
+        (valid, dirty): (Lines, Lines),
+        page: Page,
+        now_ns: u64,
+    ) {
+        assert!(valid.contains(dirty), "lines {dirty:?} of a page with lines {valid:?} are dirty");
         let version = self.next_version();
         {
             let mut shard = self.shard(&key).lock();
             if let Some(at) = shard.find(key) {
-                assert!(shard.header(at).list != List::Dirty, "a block has one dirty page");
+                assert!(!shard.header(at).list.is_dirty(), "a block has one dirty page");
                 self.drop_clean(&mut shard, at);
             }
-            let mut header = Header::new(key, List::Dirty, version, now_ns);
-            (header.birth, header.dirty) = (version, lines);
-            header.set_home(home);
+            let mut header = Header::new(key, List::of_home(home), version, now_ns);
+            (header.birth, header.valid, header.dirty) = (version, valid, dirty);
             shard.add(header, Some(page));
         }
         self.files.add(key, now_ns);
-        self.dirty_count.fetch_add(1, Ordering::AcqRel);
+        self.counter(home).fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Drops a dirty page; false when the block has no dirty page.
-    pub fn drop_dirty(&self, key: PageKey) -> bool {
-        {
+    /// Drops a dirty page, and gives its home; `None` when the block has no dirty page.
+    pub fn drop_dirty(&self, key: PageKey) -> Option<Home> {
+        let home = {
             let mut shard = self.shard(&key).lock();
-            let Some(at) = shard.find(key).filter(|at| shard.header(*at).list == List::Dirty) else {
-                return false;
-            };
+            let at = shard.find(key).filter(|at| shard.header(*at).list.is_dirty())?;
+            let home = shard.header(at).home();
             shard.remove(at);
-        }
+            home
+        };
         self.files.remove(key);
-        self.dirty_count.fetch_sub(1, Ordering::AcqRel);
-        true
+        self.counter(home).fetch_sub(1, Ordering::AcqRel);
+        Some(home)
     }
 
-    /// Notes that a copy was installed in the cold map. `clean_version` is the version of the block from now
+    /// Notes that a copy of a whole page was installed in the cold map. `clean_version` is the version of the block from now
     /// on.
     pub fn installed(&self, copy: &DirtyPage, clean_version: u64, now_ns: u64) -> Installed {
+        let is_whole = copy.home == Home::Block && copy.valid == Lines::ALL;
+        assert!(is_whole, "lines {:?} of a page are installed below (S5)", copy.valid);
+        self.settle_copy(copy, Some(clean_version), now_ns)
+    }
+
+    /// Notes that the dirty lines of a copy are in PM, and its size is durable there. The page leaves
+    /// DRAM: PM is read in place.
+    pub fn installed_in_pm(&self, copy: &DirtyPage, now_ns: u64) -> Installed {
+        assert!(copy.home == Home::Pm, "a page with another home is in PM and still dirty");
+        self.settle_copy(copy, None, now_ns)
+    }
+
+    fn settle_copy(&self, copy: &DirtyPage, clean_version: Option<u64>, now_ns: u64) -> Installed {
         {
             let mut shard = self.shard(&copy.key).lock();
             let Some(at) = shard.find(copy.key).filter(|at| shard.header(*at).birth == copy.birth) else {
                 return Installed::Clean;
             };
             if shard.header(at).version != copy.version {
-                // Copies taken before this one are older than the cold copy now.
+                // Copies taken before this one are older than the medium now.
                 let birth = self.next_version();
                 let header = shard.header_mut(at);
                 if !planted(Mistake::OlderCopyInstalled) {
@@ -158,14 +209,16 @@ impl BlockCache {
                 return Installed::Dirty;
             }
             shard.remove(at);
-            if self.most_pages() > 0 {
-                let mut header = Header::new(copy.key, List::Late, clean_version, now_ns);
+            if let Some(version) = clean_version
+                && self.most_pages() > 0
+            {
+                let mut header = Header::new(copy.key, List::Late, version, now_ns);
                 header.touches = 1;
                 self.add_clean(&mut shard, header, copy.page.alone(), now_ns);
             }
         }
         self.files.remove(copy.key);
-        self.dirty_count.fetch_sub(1, Ordering::AcqRel);
+        self.counter(copy.home).fetch_sub(1, Ordering::AcqRel);
         Installed::Clean
     }
 
@@ -174,7 +227,7 @@ impl BlockCache {
         for copy in copies {
             let mut shard = self.shard(&copy.key).lock();
             if let Some(at) = shard.find(copy.key)
-                && shard.header(at).list == List::Dirty
+                && shard.header(at).list.is_dirty()
                 && shard.header(at).birth == copy.birth
             {
                 shard.header_mut(at).set_in_flight(in_flight);
@@ -229,13 +282,13 @@ impl BlockCache {
         found.into_iter().map(|(_, ino, block)| (ino, block)).collect()
     }
 
-    /// The dirty block that was written least recently, of those that `wanted` accepts and nobody writes back.
-    pub fn least_recently_written(&self, wanted: impl Fn(Ino) -> bool) -> Option<PageKey> {
+    /// The dirty block of a home that was written least recently, of those that `wanted` accepts and nobody writes back.
+    pub fn least_recently_written(&self, home: Home, wanted: impl Fn(Ino) -> bool) -> Option<PageKey> {
         const LOOKED_AT: usize = 64;
         let mut best: Option<(u64, u64, PageKey)> = None;
         for shard in &self.shards {
             let shard = shard.lock();
-            let mut at = shard.oldest(List::Dirty);
+            let mut at = shard.oldest(List::of_home(home));
             for _ in 0..LOOKED_AT {
                 let Some(place) = at else { break };
                 let header = shard.header(place);
@@ -256,10 +309,12 @@ impl BlockCache {
         let mut count = 0;
         for shard in &self.shards {
             let shard = shard.lock();
-            let mut at = shard.oldest(List::Dirty);
-            while let Some(place) = at {
-                count += u64::from(shard.header(place).is_in_flight());
-                at = shard.younger(place);
+            for list in [List::Dirty, List::Lazy] {
+                let mut at = shard.oldest(list);
+                while let Some(place) = at {
+                    count += u64::from(shard.header(place).is_in_flight());
+                    at = shard.younger(place);
+                }
             }
         }
         count

@@ -1,15 +1,11 @@
 //! The header of a block in DRAM: 64 bytes, with or without a page.
 //!
-//! Invariants: a header is in exactly one list; `dirty` is not empty exactly in the list [`List::Dirty`]; lines that are
-//! dirty are valid.
-//!
-//! The header also suits the write buffer of [HiNFS], which is not built: a dirty page names its home, and a
-//! header may have no page (a ghost). Today the home of every dirty page is a lower tier, every header has a
-//! page, and every page is whole. The write buffer adds a list of ghosts, pages with missing lines (`valid`),
-//! and write-back to PM by dirty lines. A ghost has no `birth`: the field can count the lines that an fsync
-//! found dirty.
+//! Invariants: a header is in exactly one list; a page is in [`List::Dirty`] or [`List::Lazy`] exactly while it is dirty, by
+//! its home; lines that are dirty are valid; a line of a dirty page that is not valid was never written, and is zero.
 
+use std::ops::Range;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
+use terrace_placement::Home;
 
 /// Bytes of a cache line, the grain of the masks.
 const LINE: usize = 64;
@@ -48,21 +44,34 @@ impl Lines {
     pub fn union(self, other: Lines) -> Lines {
         Lines(self.0 | other.0)
     }
-}
 
-/// Where the content of a dirty page belongs (design 5).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Home {
-    /// On a block tier.
-    Block,
-    /// In PM: buffered in DRAM because that is faster ([HiNFS]).
-    Pm,
+    /// The lines that are in both sets.
+    pub fn intersection(self, other: Lines) -> Lines {
+        Lines(self.0 & other.0)
+    }
+
+    /// Whether it has all lines of another set.
+    pub fn contains(self, other: Lines) -> bool {
+        other.0 & !self.0 == 0
+    }
+
+    /// Bytes `from..to` of a block cut where lines of the set follow lines outside of it, or the other way round; `true`: in
+    /// the set.
+    pub fn cut(self, from: usize, to: usize) -> impl Iterator<Item = (Range<usize>, bool)> {
+        let mut at = from;
+        std::iter::from_fn(move || {
+            let first = (at < to).then_some(at / LINE)?;
+            let is_in = self.0 >> first & 1 == 1;
+            let same = if is_in { !(self.0 >> first) } else { self.0 >> first };
+            let end = ((first + same.trailing_zeros() as usize).min(64) * LINE).min(to);
+            let begin = std::mem::replace(&mut at, end);
+            Some((begin..end, is_in))
+        })
+    }
 }
 
 /// A write-back of the page is under way.
 const IN_FLIGHT: u8 = 1;
-/// Of a dirty page: its home is PM.
-const HOME_PM: u8 = 2;
 
 /// The lists of a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,13 +83,30 @@ pub(crate) enum List {
     Late = 1,
     /// Clean, and stays unless something else is asked for more often.
     Stays = 2,
-    /// Dirty, by their last write.
+    /// Dirty, with a home below PM, by their last write.
     Dirty = 3,
+    /// Dirty, with home PM, by their last write ([HiNFS] section 4.1).
+    Lazy = 4,
+}
+
+impl List {
+    /// The list of dirty pages of a home.
+    pub fn of_home(home: Home) -> List {
+        match home {
+            Home::Block => List::Dirty,
+            Home::Pm => List::Lazy,
+        }
+    }
+
+    /// Whether its pages are dirty.
+    pub fn is_dirty(self) -> bool {
+        matches!(self, List::Dirty | List::Lazy)
+    }
 }
 
 /// Number of lists, and each of them.
-pub(crate) const LISTS: usize = 4;
-pub(crate) const ALL: [List; LISTS] = [List::Ahead, List::Late, List::Stays, List::Dirty];
+pub(crate) const LISTS: usize = 5;
+pub(crate) const ALL: [List; LISTS] = [List::Ahead, List::Late, List::Stays, List::Dirty, List::Lazy];
 
 /// The header of a block.
 #[derive(Debug, Clone, Copy)]
@@ -105,7 +131,7 @@ pub(crate) struct Header {
     /// Uses of the page.
     pub touches: u16,
     pub list: List,
-    /// [`IN_FLIGHT`], [`HOME_PM`].
+    /// [`IN_FLIGHT`].
     flags: u8,
 }
 
@@ -144,14 +170,9 @@ impl Header {
         self.set(IN_FLIGHT, in_flight);
     }
 
-    /// Where a dirty page belongs.
+    /// The home of a dirty page.
     pub fn home(&self) -> Home {
-        if self.flags & HOME_PM != 0 { Home::Pm } else { Home::Block }
-    }
-
-    /// Sets [`Self::home`].
-    pub fn set_home(&mut self, home: Home) {
-        self.set(HOME_PM, home == Home::Pm);
+        if self.list == List::Lazy { Home::Pm } else { Home::Block }
     }
 
     pub fn key(&self) -> PageKey {

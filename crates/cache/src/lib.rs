@@ -1,6 +1,6 @@
-//! Pages of file blocks in DRAM: clean pages, which are copies of cold blocks, and dirty pages for lower
-//! tiers (design 8). A block has one header. Clean pages stay by the frequency of their uses, pages read
-//! ahead have a lifetime, and dirty pages are written back in the order of their last write.
+//! Pages of file blocks in DRAM: clean pages, which are copies of cold blocks, and dirty pages (design 8). A block has one
+//! header. Clean pages stay by the frequency of their uses, pages read ahead have a lifetime, and dirty pages are written
+//! back, each to its home, in the order of their last write.
 //!
 //! Invariants: a clean page is used only if its version equals the present version of its (inode, block)
 //! (design S6). Clean pages stay within the budget; after the budget is lowered, pages are dropped in pieces.
@@ -22,5 +22,5 @@ mod tests;
 pub use block_cache::{BlockCache, LEAST_ADJUSTABLE_BYTES};
 pub use clean::Found;
 pub use dirty::{DirtyPage, Installed};
-pub use header::{Home, Lines, PageKey};
+pub use header::{Lines, PageKey};
 pub use page::Page;

@@ -2,10 +2,11 @@
 
 use crate::header::{Header, List};
 use crate::shard::Shard;
-use crate::{BlockCache, Home, Installed, LEAST_ADJUSTABLE_BYTES, Lines, Page, PageKey};
+use crate::{BlockCache, Installed, LEAST_ADJUSTABLE_BYTES, Lines, Page, PageKey};
 use std::sync::Arc;
 use terrace_format::{FileBlock, Ino};
 use terrace_media::block::AlignedBlock;
+use terrace_placement::Home;
 
 const END: FileBlock = FileBlock(1 << 32);
 
@@ -82,15 +83,15 @@ fn touched_lines_cover_the_range_of_bytes() {
 fn dirty_pages_are_found_in_the_order_of_blocks_and_of_writes() {
     let cache = BlockCache::new(64 << 20, 100);
     for block in [70, 3, 40, 4] {
-        cache.add_dirty(key(block), Home::Block, Lines::ALL, page(block as u8), block);
+        cache.add_dirty(key(block), Home::Block, (Lines::ALL, Lines::ALL), page(block as u8), block);
     }
     let blocks: Vec<u64> = cache.dirty_blocks(Ino(2), FileBlock(0), END, 9).iter().map(|b| b.0).collect();
     assert_eq!(blocks, [3, 4, 40, 70]);
-    assert_eq!(cache.least_recently_written(|_| true), Some(key(3)));
+    assert_eq!(cache.least_recently_written(Home::Block, |_| true), Some(key(3)));
     assert!(cache.change_dirty(key(3), Lines(1), false, 100, |bytes| bytes[0] = 1));
-    assert_eq!(cache.least_recently_written(|_| true), Some(key(4)));
+    assert_eq!(cache.least_recently_written(Home::Block, |_| true), Some(key(4)));
     assert_eq!(cache.dirty_bytes(), 4 * 4096);
-    assert!(cache.drop_dirty(key(4)) && !cache.drop_dirty(key(4)));
+    assert_eq!((cache.drop_dirty(key(4)), cache.drop_dirty(key(4))), (Some(Home::Block), None));
     assert_eq!(cache.next_dirty(Ino(2), FileBlock(4), END), Some(FileBlock(40)));
     assert_eq!(cache.count_dirty(Ino(2)), 3);
 }
@@ -98,7 +99,7 @@ fn dirty_pages_are_found_in_the_order_of_blocks_and_of_writes() {
 #[test]
 fn a_copy_stays_as_it_was_and_an_old_one_leaves_the_page_dirty() {
     let cache = BlockCache::new(1 << 20, 100);
-    cache.add_dirty(key(1), Home::Block, Lines::ALL, page(1), 0);
+    cache.add_dirty(key(1), Home::Block, (Lines::ALL, Lines::ALL), page(1), 0);
     let old = cache.dirty(key(1)).map(|old| (old.page.bytes()[0], old));
     assert!(cache.change_dirty(key(1), Lines(1), false, 1, |bytes| bytes.fill(2)));
     let Some((1, old)) = old else { unreachable!() };
@@ -114,7 +115,7 @@ fn a_copy_stays_as_it_was_and_an_old_one_leaves_the_page_dirty() {
 #[test]
 fn a_copy_older_than_the_installed_one_is_not_installed() {
     let cache = BlockCache::new(1 << 20, 100);
-    cache.add_dirty(key(1), Home::Block, Lines::ALL, page(1), 0);
+    cache.add_dirty(key(1), Home::Block, (Lines::ALL, Lines::ALL), page(1), 0);
     let first = cache.dirty(key(1));
     assert!(cache.change_dirty(key(1), Lines(1), false, 1, |bytes| bytes.fill(2)));
     let second = cache.dirty(key(1));
@@ -155,7 +156,7 @@ fn a_lower_budget_drops_clean_pages_by_pieces_and_no_dirty_page() {
     // Shards do not get quite alike much.
     assert!(cache.bytes() > 2 * LEAST_ADJUSTABLE_BYTES, "{} of a larger budget", cache.bytes());
     for block in PAGES..PAGES + 5000 {
-        cache.add_dirty(key(block), Home::Block, Lines::ALL, page(7), 0);
+        cache.add_dirty(key(block), Home::Block, (Lines::ALL, Lines::ALL), page(7), 0);
     }
     cache.set_budget(LEAST_ADJUSTABLE_BYTES);
     let mut pieces = 1;
@@ -172,7 +173,7 @@ fn a_lower_budget_drops_clean_pages_by_pieces_and_no_dirty_page() {
     assert_eq!((cache.bytes(), cache.dirty_pages()), (0, 5000));
     let content = |block| cache.dirty(key(block)).map(|dirty| dirty.page.bytes()[9]);
     assert!((PAGES..PAGES + 5000).all(|block| content(block) == Some(7)));
-    assert_eq!(cache.least_recently_written(|_| true), Some(key(PAGES)));
+    assert_eq!(cache.least_recently_written(Home::Block, |_| true), Some(key(PAGES)));
     // An insertion drops only a few pages under its lock, for which other threads wait.
     cache.set_budget(4 * LEAST_ADJUSTABLE_BYTES);
     (0..1000).for_each(|block| cache.insert(key(block), 1, page(0), true, 0));
@@ -219,14 +220,14 @@ fn compaction_shrinks_a_formerly_large_shard() {
 #[test]
 fn a_dirty_page_keeps_its_home_whatever_is_done_with_it() {
     let cache = BlockCache::new(1 << 20, 100);
-    cache.add_dirty(key(1), Home::Pm, Lines(1), page(1), 0);
-    cache.add_dirty(key(2), Home::Block, Lines(1), page(2), 0);
+    cache.add_dirty(key(1), Home::Pm, (Lines::ALL, Lines(1)), page(1), 0);
+    cache.add_dirty(key(2), Home::Block, (Lines::ALL, Lines(1)), page(2), 0);
     let homes = || [1, 2].map(|block| cache.dirty(key(block)).map(|found| (found.home, found.in_flight)));
     assert_eq!(homes(), [Some((Home::Pm, false)), Some((Home::Block, false))]);
     let copies: Vec<_> = [1, 2].iter().filter_map(|block| cache.dirty(key(*block))).collect();
     cache.mark_in_flight(&copies, true);
     assert_eq!(homes(), [Some((Home::Pm, true)), Some((Home::Block, true))]);
-    assert_eq!(cache.least_recently_written(|_| true), None, "both are being written back");
+    assert_eq!(cache.least_recently_written(Home::Block, |_| true), None, "both are being written back");
     cache.mark_in_flight(&copies, false);
     assert!(cache.change_dirty(key(1), Lines(2), true, 5, |bytes| bytes.fill(3)));
     assert_eq!(homes(), [Some((Home::Pm, false)), Some((Home::Block, false))]);

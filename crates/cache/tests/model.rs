@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use terrace_cache::{BlockCache, DirtyPage, Home, Installed, LEAST_ADJUSTABLE_BYTES, Lines, Page, PageKey};
+use terrace_cache::{BlockCache, DirtyPage, Installed, LEAST_ADJUSTABLE_BYTES, Lines, Page, PageKey};
 use terrace_format::{FileBlock, Ino};
 use terrace_media::block::AlignedBlock;
+use terrace_placement::Home;
 
 const FOREVER: u64 = 1 << 60;
 
@@ -32,6 +33,8 @@ struct Dirty {
     birth: u64,
     version: u64,
     home: Home,
+    /// Valid ones, and dirty ones.
+    lines: (Lines, Lines),
     in_flight: bool,
     since: u64,
     written: u64,
@@ -122,25 +125,30 @@ impl CacheAndModel {
         let (now, known) = (self.now, self.dirty.get(&key).copied());
         match (self.next(5), known) {
             (0, _) => {
-                assert_eq!(self.cache.drop_dirty(key), known.is_some());
+                assert_eq!(self.cache.drop_dirty(key), known.map(|known| known.home));
                 self.dirty.remove(&key);
             }
             (_, None) => {
                 assert!(!self.cache.change_dirty(key, Lines(1), reborn, now, |_| panic!("not dirty")));
                 let home = if reborn { Home::Pm } else { Home::Block };
-                self.cache.add_dirty(key, home, Lines::ALL, page(byte), now);
+                let (valid, dirty) = if reborn { (Lines(0b110), Lines(2)) } else { (Lines::ALL, Lines(4)) };
+                self.cache.add_dirty(key, home, (valid, dirty), page(byte), now);
                 self.clean.remove(&key);
                 let (birth, version) = self.written(key);
                 assert_eq!(birth, version);
-                let new = Dirty { byte, birth, version, home, in_flight: false, since: now, written: now };
+                let lines = (valid, dirty);
+                let new =
+                    Dirty { byte, birth, version, home, lines, in_flight: false, since: now, written: now };
                 self.dirty.insert(key, new);
             }
             (_, Some(old)) => {
-                assert!(self.cache.change_dirty(key, Lines(1), reborn, now, |bytes| bytes.fill(byte)));
+                let written = Lines(1 << self.next(64));
+                assert!(self.cache.change_dirty(key, written, reborn, now, |bytes| bytes.fill(byte)));
+                let lines = (old.lines.0.union(written), old.lines.1.union(written));
                 let (birth, version) = self.written(key);
                 assert_eq!(birth, if reborn { version } else { old.birth });
                 let in_flight = old.in_flight && !reborn;
-                self.dirty.insert(key, Dirty { byte, birth, version, in_flight, written: now, ..old });
+                self.dirty.insert(key, Dirty { byte, birth, version, lines, in_flight, written: now, ..old });
             }
         }
     }
@@ -173,7 +181,10 @@ impl CacheAndModel {
     }
 
     fn install(&mut self, copy: &DirtyPage) {
-        let outcome = self.cache.installed(copy, 2, self.now);
+        let outcome = match copy.home {
+            Home::Block => self.cache.installed(copy, 2, self.now),
+            Home::Pm => self.cache.installed_in_pm(copy, self.now),
+        };
         match self.dirty.get(&copy.key).copied().filter(|now| now.birth == copy.birth) {
             None => assert_eq!(outcome, Installed::Clean),
             Some(dirty) if dirty.version != copy.version => {
@@ -187,6 +198,9 @@ impl CacheAndModel {
             Some(dirty) => {
                 assert_eq!(outcome, Installed::Clean);
                 self.dirty.remove(&copy.key);
+                if copy.home == Home::Pm {
+                    return;
+                }
                 self.clean.insert(copy.key, Clean { byte: dirty.byte, version: 2, touches: 1 });
             }
         }
@@ -198,7 +212,13 @@ impl CacheAndModel {
         assert!(self.cache.held_bytes() >= self.cache.bytes());
         assert_eq!(self.cache.dirty_pages(), self.dirty.len() as u64);
         assert_eq!(self.cache.dirty_bytes(), self.dirty.len() as u64 * 4096);
+        for home in [Home::Block, Home::Pm] {
+            let pages = self.dirty.values().filter(|dirty| dirty.home == home).count() as u64;
+            assert_eq!(self.cache.dirty_pages_of(home), pages);
+        }
         let shown = self.cache.dirty(key);
+        let lines = shown.as_ref().map(|page| (page.valid, page.dirty));
+        assert_eq!(lines, self.dirty.get(&key).map(|dirty| dirty.lines));
         let shown = shown.map(|d| (d.page.bytes()[4095], d.birth, d.version, d.home, d.in_flight));
         let expected = self.dirty.get(&key).map(|d| (d.byte, d.birth, d.version, d.home, d.in_flight));
         assert_eq!(shown, expected);
@@ -231,9 +251,12 @@ impl CacheAndModel {
         aged.sort_unstable();
         let aged: Vec<_> = aged.into_iter().map(|(_, ino, block)| (ino, block)).collect();
         assert_eq!(self.cache.aged(cutoff), aged);
-        let idle = self.dirty.iter().filter(|(at, dirty)| at.ino != ino && !dirty.in_flight);
-        let oldest = idle.min_by_key(|(_, dirty)| dirty.written).map(|(at, _)| *at);
-        assert_eq!(self.cache.least_recently_written(|other| other != ino), oldest);
+        for home in [Home::Block, Home::Pm] {
+            let is_idle = |at: &PageKey, dirty: &Dirty| at.ino != ino && !dirty.in_flight;
+            let idle = self.dirty.iter().filter(|(at, dirty)| dirty.home == home && is_idle(at, dirty));
+            let oldest = idle.min_by_key(|(_, dirty)| dirty.written).map(|(at, _)| *at);
+            assert_eq!(self.cache.least_recently_written(home, |other| other != ino), oldest);
+        }
     }
 }
 
@@ -294,7 +317,7 @@ fn a_budget_counts_whole_pages_and_a_budget_below_a_page_keeps_no_page() {
     let cache = BlockCache::new(4095, 1);
     cache.insert(key(1, 1), 1, page(1), true, 0);
     assert_eq!((cache.bytes(), cache.budget_bytes()), (0, 0));
-    cache.add_dirty(key(1, 1), Home::Block, Lines::ALL, page(1), 0);
+    cache.add_dirty(key(1, 1), Home::Block, (Lines::ALL, Lines::ALL), page(1), 0);
     let copy = cache.dirty(key(1, 1)).unwrap();
     assert_eq!(cache.installed(&copy, 1, 0), Installed::Clean);
     assert_eq!((cache.bytes(), cache.dirty_pages()), (0, 0));
@@ -324,13 +347,26 @@ fn touched_lines_are_the_lines_with_a_byte_of_the_range() {
         assert_eq!(Lines::touched(from, to).0, expected, "{from}..{to}");
     }
     assert_eq!(Lines(0b0110).union(Lines(0b0011)), Lines(0b0111));
+    assert_eq!(Lines(0b0110).intersection(Lines(0b0011)), Lines(0b0010));
+    assert!(Lines(0b0110).contains(Lines(0b0010)) && !Lines(0b0110).contains(Lines(0b0011)));
+}
+
+#[test]
+fn a_range_is_cut_where_lines_of_the_set_begin_and_end() {
+    let cut = |lines: u64, from, to| Lines(lines).cut(from, to).collect::<Vec<_>>();
+    assert_eq!(cut(0b0110, 10, 200), [(10..64, false), (64..192, true), (192..200, false)]);
+    assert_eq!(cut(0b0110, 70, 100), [(70..100, true)]);
+    assert_eq!(cut(u64::MAX, 0, 4096), [(0..4096, true)]);
+    assert_eq!(cut(0, 5, 4096), [(5..4096, false)]);
+    assert_eq!(cut(1 << 63, 0, 4096), [(0..4032, false), (4032..4096, true)]);
+    assert_eq!(cut(1, 64, 64), []);
 }
 
 #[test]
 fn pages_of_files_with_any_number_are_kept_apart() {
     let cache = BlockCache::new(1 << 20, 1);
     for ino in [15, 16, 255, 256, 5000, 1 << 30] {
-        cache.add_dirty(key(ino, 3), Home::Block, Lines::ALL, page(ino as u8), 0);
+        cache.add_dirty(key(ino, 3), Home::Block, (Lines::ALL, Lines::ALL), page(ino as u8), 0);
         assert_eq!(cache.next_dirty(Ino(ino), FileBlock(0), FileBlock(9)), Some(FileBlock(3)));
     }
     assert_eq!(cache.dirty_files(), [15, 16, 255, 256, 5000, 1 << 30].map(Ino));
@@ -340,7 +376,7 @@ fn pages_of_files_with_any_number_are_kept_apart() {
 fn repeated_marks_count_a_page_in_flight_once() {
     let cache = BlockCache::new(64 << 20, 1);
     for block in 0..200 {
-        cache.add_dirty(key(1, block), Home::Pm, Lines::ALL, page(1), block);
+        cache.add_dirty(key(1, block), Home::Pm, (Lines::ALL, Lines::ALL), page(1), block);
     }
     let copies: Vec<DirtyPage> = (0..70).map(|block| cache.dirty(key(1, block)).unwrap()).collect();
     assert_eq!(cache.in_flight_pages(), 0);

@@ -5,6 +5,7 @@
 use crate::engine::Engine;
 use terrace_blocks::BlockAccounts;
 use terrace_format::Ino;
+use terrace_placement::Home;
 use terrace_space::ChunkAccounts;
 use terrace_store::error::FsResult;
 use terrace_store::inode::numbers::unsettled_numbers;
@@ -19,7 +20,7 @@ pub struct Accounts {
     pub below: ChunkAccounts,
     /// I/O pins that DRAM copies of metadata pages hold as long as readers may use the copies.
     pub kept_copies: u64,
-    /// Dirty pages: each has a space reservation of one block on a lower tier.
+    /// Dirty pages whose home is a lower tier: each has a space reservation of one block there.
     pub dirty_pages: u64,
     /// Dirty pages with a write-back under way.
     pub in_flight_pages: u64,
@@ -47,7 +48,7 @@ pub fn accounts(engine: &Engine) -> FsResult<Accounts> {
         blocks: engine.store.persistent.blocks().accounts()?,
         below: engine.store.devices.space().accounts(),
         kept_copies: engine.store.persistent.metadata_pages().kept_copies(),
-        dirty_pages: engine.store.dram.cache().dirty_pages(),
+        dirty_pages: engine.store.dram.cache().dirty_pages_of(Home::Block),
         in_flight_pages: engine.store.dram.cache().in_flight_pages(),
         admitted_pages: engine.store.dram.write_back().admitted_pages(),
         in_flight_victims: engine.store.pressure.in_flight(),

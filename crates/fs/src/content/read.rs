@@ -2,7 +2,7 @@
 
 use crate::content::access_time::{atime_due, touch_atime};
 use smallvec::SmallVec;
-use terrace_cache::Page;
+use terrace_cache::{DirtyPage, Page};
 use terrace_format::inode::flag;
 use terrace_format::keys::ColdExtent;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
@@ -11,6 +11,7 @@ use terrace_runtime::planted::{Mistake, planted};
 use terrace_store::attempt::provide::provide;
 use terrace_store::error::FsResult;
 use terrace_store::inode::slot::fill_to_read;
+use terrace_store::lookup::below::read_below;
 use terrace_store::lookup::cold_extents::cold_extents;
 use terrace_store::lookup::cold_read::{cached_page, cold_page, known_page};
 use terrace_store::lookup::data_checksum::read_data;
@@ -169,8 +170,7 @@ fn read_run(
         if let Some(dirty) = dirty_page(store, inode, block) {
             let target = part(into, offset, block, 1);
             let skip = (start - block.0 * BLOCK_SIZE) as usize;
-            target.copy_from_slice(&dirty.bytes()[skip..skip + target.len()]);
-            op.dram_bytes += target.len() as u64;
+            read_dirty(store, op, inode, &dirty, skip, target)?;
             index += 1;
             continue;
         }
@@ -228,6 +228,28 @@ fn read_run(
             zero_past(into, offset, (block, length), inode.durable_size());
         }
         index += length;
+    }
+    Ok(())
+}
+
+/// Reads a block with a dirty page from byte `skip` on: a copy for each run of lines of the page, or of the media below it
+/// (S1).
+fn read_dirty(
+    store: &Store,
+    op: &mut Op,
+    inode: &Inode,
+    dirty: &DirtyPage,
+    skip: usize,
+    target: &mut [u8],
+) -> Attempt<()> {
+    for (part, is_valid) in dirty.valid.cut(skip, skip + target.len()) {
+        let target = &mut target[part.start - skip..part.end - skip];
+        if is_valid {
+            target.copy_from_slice(&dirty.page.bytes()[part]);
+            op.dram_bytes += target.len() as u64;
+        } else {
+            read_below(store, op, inode, dirty.key.block, part.start, target)?;
+        }
     }
     Ok(())
 }

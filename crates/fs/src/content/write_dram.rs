@@ -6,6 +6,7 @@
 
 use crate::sync::fsync;
 use crate::write_back::steps::wait_for_dirty_room;
+use smallvec::SmallVec;
 use terrace_cache::{Lines, Page};
 use terrace_format::address::MAX_FILE_BLOCK;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
@@ -20,18 +21,14 @@ use terrace_store::error::{FsError, FsResult};
 use terrace_store::inode::capability::expect_no_capability;
 use terrace_store::inode::load::load_regular;
 use terrace_store::inode::slot::{log_slot, wall_now};
-use terrace_store::lookup::cold_read::fetched_block;
-use terrace_store::lookup::intents::intents_of;
-use terrace_store::lookup::lines::{Shadow, lines_of};
-use terrace_store::lookup::newest::is_written_below;
-use terrace_store::lookup::partial_shadow::read_shadow;
+use terrace_store::lookup::below::read_below;
 use terrace_store::operation::need::{Attempt, Fail};
 use terrace_store::operation::op::Op;
 use terrace_store::steering::learn::note_write;
 use terrace_store::store::Store;
 use terrace_store::types::inode::{Inode, Pending};
 use terrace_store::types::segment::Segment;
-use terrace_store::types::{Wait, WriteFlags};
+use terrace_store::types::{LINE, Wait, WriteFlags};
 use terrace_wal::{Error, NoSpace, Reservation};
 
 /// Record room for an inode's mode.
@@ -157,17 +154,11 @@ fn try_buffer(
     let mut new_blocks = 0;
     let placed = placed(store, &inode, range)?;
     for block in (range.first.0..range.end.0).map(FileBlock) {
-        let is_dirty =
-            inode.pending.is_some() && store.dram.cache().state_of(inode.page_key(block)).is_some();
-        if is_dirty {
-            pages.push(None);
-            continue;
-        }
         let (from, to, _) = part_of(segment, block);
-        let whole = to - from == BLOCK_SIZE as usize;
-        let page = if whole { Page::zeroed() } else { medium_page(store, op, &inode, block)? };
-        new_blocks += u64::from(!placed[(block.0 - range.first.0) as usize]);
-        pages.push(Some(page));
+        let prepared = prepare(store, op, &inode, block, (from, to))?;
+        let is_new = matches!(prepared, Prepared::New(_));
+        new_blocks += u64::from(is_new && !placed[(block.0 - range.first.0) as usize]);
+        pages.push(prepared);
     }
     if let Some(reservation) = reservation {
         drop_set_id(store, reservation, &inode)?;
@@ -178,13 +169,16 @@ fn try_buffer(
         let (from, to, data) = part_of(segment, block);
         let (key, lines) = (inode.page_key(block), Lines::touched(from, to));
         match page {
-            None => {
-                let change = |bytes: &mut [u8; BLOCK_SIZE as usize]| bytes[from..to].copy_from_slice(data);
+            Prepared::Present(edges) => {
+                let change = |bytes: &mut [u8; BLOCK_SIZE as usize]| {
+                    edges.iter().for_each(|(at, line)| bytes[*at..at + LINE].copy_from_slice(line));
+                    bytes[from..to].copy_from_slice(data);
+                };
                 store.dram.cache().change_dirty(key, lines, false, now, change);
             }
-            Some(mut page) => {
+            Prepared::New(mut page) => {
                 page.bytes_mut()[from..to].copy_from_slice(data);
-                store.dram.cache().add_dirty(key, terrace_cache::Home::Block, lines, page, now);
+                store.dram.cache().add_dirty(key, Home::Block, (Lines::ALL, lines), page, now);
                 count += 1;
             }
         }
@@ -201,30 +195,41 @@ fn try_buffer(
     Ok(count)
 }
 
-/// A block's content on media, zeros past the durable end.
-fn medium_page(store: &Store, op: &mut Op, inode: &Inode, block: FileBlock) -> Attempt<Page> {
-    let mut page = Page::zeroed();
-    let start = block.0 * BLOCK_SIZE;
-    let valid = inode.durable_size().saturating_sub(start).min(BLOCK_SIZE) as usize;
-    let gone = intents_of(store, inode)?.iter().any(|range| range.first <= block && block < range.end);
-    if valid == 0 || gone {
-        return Ok(page);
-    }
-    match store.persistent.map().lookup(&inode.map(), block)? {
-        Some(mapping) if mapping.unwritten => {}
-        Some(mapping) => {
-            let (until, pm) = (block.plus(1), mapping.block);
-            let lines = lines_of(store, inode.ino, block, mapping)?;
-            let shadow = Shadow { block, until, pm, lines };
-            read_shadow(store, op, inode, &shadow, 0, &mut page.bytes_mut()[..valid])?;
+/// A page to write into.
+enum Prepared {
+    /// A new page with the content on media, if the write leaves some of it.
+    New(Page),
+    /// The present dirty page, with the edge lines of the write that it has not: the first byte of each, and its bytes.
+    Present(SmallVec<[(usize, [u8; LINE]); 2]>),
+}
+
+fn prepare(
+    store: &Store,
+    op: &mut Op,
+    inode: &Inode,
+    block: FileBlock,
+    (from, to): (usize, usize),
+) -> Attempt<Prepared> {
+    let present = inode.pending.and_then(|_| store.dram.cache().lines_of(inode.page_key(block)));
+    let Some(valid) = present else {
+        let mut page = Page::zeroed();
+        if to - from < BLOCK_SIZE as usize {
+            read_below(store, op, inode, block, 0, page.bytes_mut())?;
         }
-        None if is_written_below(store, inode, block)? => {
-            let cold = fetched_block(store, op, inode, block)?;
-            page.bytes_mut()[..valid].copy_from_slice(&cold.bytes()[..valid]);
+        return Ok(Prepared::New(page));
+    };
+    let mut edges = SmallVec::new();
+    for at in [from / LINE * LINE, to / LINE * LINE] {
+        let is_cut = at < to && (at < from || at + LINE > to);
+        let is_known =
+            valid.contains(Lines::touched(at, at + 1)) || edges.iter().any(|(known, _)| *known == at);
+        if is_cut && !is_known {
+            let mut line = [0; LINE];
+            read_below(store, op, inode, block, at, &mut line)?;
+            edges.push((at, line));
         }
-        None => {}
     }
-    Ok(page)
+    Ok(Prepared::Present(edges))
 }
 
 /// Removes set-id bits in a transaction, when there are any. The caller holds the inode's exclusive lock and

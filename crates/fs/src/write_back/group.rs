@@ -17,6 +17,7 @@ use terrace_format::checksum::crc32c;
 use terrace_format::device::SummaryEntry;
 use terrace_format::{BLOCK_SIZE, DeviceId, FileBlock, Ino, TierId};
 use terrace_media::FlushMark;
+use terrace_placement::Home;
 use terrace_runtime::pause;
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_store::change::new_extent::DeviceCopy;
@@ -105,6 +106,13 @@ fn look_at_dirty<'s>(
     let is_held = store.dram.write_back().is_one_late(store.clock.monotonic_ns());
     for block in blocks {
         let Some(page) = store.dram.cache().dirty(inode.page_key(*block)) else { continue };
+        // A group has one home. Behind the durable end a page with another home goes first (C28).
+        if page.home != Home::Block {
+            if *block >= durable_block {
+                break;
+            }
+            continue;
+        }
         if page.in_flight && !all {
             *others += 1;
             // Past the durable end, later blocks cannot be installed before this page, which may be in flight

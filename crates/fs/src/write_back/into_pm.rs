@@ -72,7 +72,7 @@ fn absorb_some(store: &Store, ino: Ino, blocks: &[FileBlock], wait: Wait) -> FsR
             stage_raised(store, op, &inode, end, &mut staged)?;
         }
         for run in pages.chunk_by(|a, b| b.key.block == a.key.block.plus(1)) {
-            stage_absorbed(store, &inode, run, &mut staged)?;
+            stage_absorbed(store, op, &inode, run, &mut staged)?;
         }
         let mut slot = inode.slot;
         slot.size = inode.durable_size().max(staged.absorbed_end(&inode)).into();
@@ -111,7 +111,13 @@ fn claim_some<'s>(store: &'s Store, op: &Op, mut count: usize) -> Attempt<(Claim
 }
 
 /// New blocks with the content of dirty pages of consecutive file blocks.
-fn stage_absorbed(store: &Store, inode: &Inode, pages: &[DirtyPage], staged: &mut Staged<'_>) -> Attempt<()> {
+fn stage_absorbed(
+    store: &Store,
+    op: &mut Op,
+    inode: &Inode,
+    pages: &[DirtyPage],
+    staged: &mut Staged<'_>,
+) -> Attempt<()> {
     let Some(first) = pages.first().map(|page| page.key.block) else { return Ok(()) };
     let range = BlockRange::new(first, first.plus(pages.len() as u64));
     refuse_intents(store, inode, range)?;
@@ -124,7 +130,7 @@ fn stage_absorbed(store: &Store, inode: &Inode, pages: &[DirtyPage], staged: &mu
             staged.placed += 1;
         }
         staged.absorb(page);
-        *mapping = Some(merge_dirty(store, inode, page, *mapping, (0, &[]), inode.size(), staged)?);
+        *mapping = Some(merge_dirty(store, op, inode, page, *mapping, (0, &[]), inode.size(), staged)?);
     }
     staged.change_map(inode, first, mappings)
 }

@@ -10,6 +10,7 @@ use crate::write_back::group::write_back_blocks;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use terrace_format::{FileBlock, Ino};
+use terrace_placement::Home;
 use terrace_runtime::sync::atomic::Ordering;
 use terrace_runtime::{Next, Step, interleave};
 use terrace_store::error::{FsError, FsResult};
@@ -117,7 +118,7 @@ fn group_round(store: &Store, ino: Ino, block: FileBlock) -> FsResult<Round> {
 fn pressure_round(store: &Store) -> FsResult<Round> {
     let now = store.clock.monotonic_ns();
     let errors = &store.dram.write_back().errors;
-    match store.dram.cache().least_recently_written(|ino| !errors.is_waiting(ino, now)) {
+    match store.dram.cache().least_recently_written(Home::Block, |ino| !errors.is_waiting(ino, now)) {
         Some(key) => match group_round(store, key.ino, key.block)? {
             // Other threads have the whole group in flight, perhaps on a device that hangs.
             Round::Nothing => any_round(store, now),

@@ -10,6 +10,7 @@ use terrace_cache::Lines;
 use terrace_format::inode::{InodeSlot, flag};
 use terrace_format::{BLOCK_SIZE, FileBlock};
 use terrace_map::Mapping;
+use terrace_placement::Home;
 use terrace_runtime::planted::{Mistake, planted};
 
 /// For each block of a range whether PM or a lower tier has a block for it, written or unwritten.
@@ -48,16 +49,25 @@ pub fn dirty_without_place(store: &Store, inode: &Inode, range: BlockRange) -> F
 pub(crate) fn drop_dirty_range(store: &Store, inode: &Inode, range: BlockRange) {
     const STEP: usize = 1024;
     assert!(store.inodes.locks().is_exclusive(inode.ino), "pages of inode {} drop unlocked (T2)", inode.ino);
-    let mut count = 0;
     loop {
         let blocks = store.dram.cache().dirty_blocks(inode.ino, range.first, range.end, STEP);
-        count += blocks.iter().filter(|block| store.dram.cache().drop_dirty(inode.page_key(**block))).count();
+        let dropped = blocks.iter().map(|block| store.dram.cache().drop_dirty(inode.page_key(*block)));
+        if planted(Mistake::PromiseKept) {
+            dropped.for_each(drop);
+        } else {
+            give_promises_back(store, dropped);
+        }
         if blocks.len() < STEP {
             break;
         }
     }
-    if !planted(Mistake::PromiseKept) {
-        store.devices.space().unreserve(count as u64);
+}
+
+/// Gives back what was reserved for pages that are dropped, by their homes.
+pub(crate) fn give_promises_back(store: &Store, dropped: impl Iterator<Item = Option<Home>>) {
+    let below = dropped.filter(|home| *home == Some(Home::Block)).count();
+    if below > 0 {
+        store.devices.space().unreserve(below as u64);
     }
 }
 
@@ -67,10 +77,17 @@ pub fn zero_dirty(store: &Store, inode: &Inode, from: u64, to: u64) {
     let start = block.0 * BLOCK_SIZE;
     assert!(from <= to && to - start <= BLOCK_SIZE, "zeros at {from}..{to} are not of one block");
     let (from, to) = ((from - start) as usize, (to - start).min(BLOCK_SIZE) as usize);
-    let (key, lines) = (inode.page_key(block), Lines::touched(from, to));
+    let key = inode.page_key(block);
+    let Some(page) = store.dram.cache().dirty(key) else { return };
+    // Lines that the page has not are zeroed on the medium by the same transaction, or lie past the durable end.
+    let lines = Lines::touched(from, to).intersection(page.valid);
+    drop(page);
     let now = store.clock.monotonic_ns();
+    let zeros = |bytes: &mut [u8; BLOCK_SIZE as usize]| {
+        lines.cut(from, to).filter(|(_, has)| *has).for_each(|(part, _)| bytes[part].fill(0));
+    };
     // A copy on its way holds what was cut off: where the size is raised again before it arrives, it would be seen.
-    store.dram.cache().change_dirty(key, lines, true, now, |bytes| bytes[from..to].fill(0));
+    store.dram.cache().change_dirty(key, lines, true, now, zeros);
 }
 
 /// Brings an inode's entry up to date after a transaction: `slot` is what it logged, `visible` the size from

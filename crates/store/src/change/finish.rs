@@ -1,6 +1,6 @@
 //! The end of a change of content: size, times, commit, and dirty pages that it contained.
 
-use crate::change::dirty::{drop_dirty_range, settle, zero_dirty};
+use crate::change::dirty::{drop_dirty_range, give_promises_back, settle, zero_dirty};
 use crate::change::staged::Staged;
 use crate::inode::slot::{log_slot, wall_now};
 use crate::operation::need::Attempt;
@@ -46,10 +46,8 @@ pub fn finish_change(
 /// Drops the dirty pages that a committed change contains, and brings the inode's entry up to date.
 pub fn settle_absorbed(store: &Store, inode: &Inode, slot: &InodeSlot, staged: &Staged<'_>) {
     assert!(staged.is_done(), "pages of inode {} are settled before the commit (S3)", inode.ino);
-    let dropped = staged.absorbed.iter().filter(|key| store.dram.cache().drop_dirty(**key)).count();
-    if dropped > 0 {
-        store.devices.space().unreserve(dropped as u64);
-    }
+    let dropped = staged.absorbed.iter().map(|key| store.dram.cache().drop_dirty(*key));
+    give_promises_back(store, dropped);
     let visible = staged.visible.unwrap_or(inode.size().max(slot.size.get()));
     settle(store, inode, slot, visible, staged.placed);
 }

@@ -1,6 +1,7 @@
 //! A block of a change: its old content merged with new bytes, into a new block or in place.
 
 use crate::change::staged::Staged;
+use crate::lookup::below::completed;
 use crate::lookup::cold_read::fetched_block;
 use crate::lookup::data_checksum::{covered, is_sound, read_verified};
 use crate::lookup::lines::read_lines;
@@ -19,8 +20,13 @@ use terrace_map::Mapping;
 
 /// A new block from a dirty page and the segment's part of it, which begins at a byte of the block. `end`: how far
 /// the file will be on media.
+///
+/// # Errors
+/// EIO; a cold block is a need where the page lacks lines of it.
+#[allow(clippy::too_many_arguments)]
 pub fn merge_dirty(
     store: &Store,
+    op: &mut Op,
     inode: &Inode,
     dirty: &DirtyPage,
     old: Option<Mapping>,
@@ -28,7 +34,7 @@ pub fn merge_dirty(
     end: u64,
     staged: &mut Staged<'_>,
 ) -> Attempt<Mapping> {
-    let mut content = dirty.page.bytes().to_vec();
+    let mut content = completed(store, op, inode, dirty)?;
     content[from..from + data.len()].copy_from_slice(data);
     replace(store, inode, dirty.key.block, old, (content.into(), end), staged)
 }

@@ -181,7 +181,7 @@ fn stage_block<'a>(
         return replace(store, inode, block, old, (data.into(), end), staged).map(Some);
     }
     if let Some(dirty) = dirty {
-        return merge_dirty(store, inode, &dirty, old, (from, data), end, staged).map(Some);
+        return merge_dirty(store, op, inode, &dirty, old, (from, data), end, staged).map(Some);
     }
     let seen = (old, lines, nothing_there);
     merge_block(store, op, inode, block, seen, (from, to, end), Some(data), valid, staged)

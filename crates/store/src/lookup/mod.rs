@@ -1,6 +1,7 @@
 //! Which copy of a block is the newest, and how to get it.
 
 pub mod ahead_step;
+pub mod below;
 pub mod cold_extents;
 pub mod cold_read;
 pub mod data_checksum;

@@ -6,7 +6,7 @@ use crate::lookup::lines::lines_of;
 use crate::store::Store;
 use crate::types::BlockRange;
 use crate::types::inode::Inode;
-use terrace_cache::Page;
+use terrace_cache::DirtyPage;
 use terrace_format::inode::flag;
 use terrace_format::{FileBlock, PmBlock};
 use terrace_map::Mapping;
@@ -49,9 +49,9 @@ pub fn mapped_to(
 
 /// A block's dirty page. The caller holds the inode lock.
 #[inline]
-pub fn dirty_page(store: &Store, inode: &Inode, block: FileBlock) -> Option<Page> {
+pub fn dirty_page(store: &Store, inode: &Inode, block: FileBlock) -> Option<DirtyPage> {
     inode.pending?;
-    store.dram.cache().dirty(inode.page_key(block)).map(|dirty| dirty.page)
+    store.dram.cache().dirty(inode.page_key(block))
 }
 
 /// Whether a block has a dirty page. The caller holds the inode lock.
