@@ -15,7 +15,7 @@ mod stores;
 
 pub use counted::{CountedPm, LineCounts};
 pub use crash_image::{CrashSnapshot, PendingLine};
-pub use emulated::{EmulatedPm, PmFloor, PmModel, PmSpeed};
+pub use emulated::{Delayed, EmulatedPm, PmFloor, PmModel, PmSpeed};
 pub use image::PmImage;
 pub use mapped::RamPm;
 pub use poison::Access;

@@ -135,11 +135,25 @@ impl PmSpeed {
     }
 }
 
-/// Where the runs of a thread ended, on a cache line of its own.
+/// Writes that an emulated medium has delayed since it was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Delayed {
+    /// Cache lines written back or streamed.
+    pub lines: u64,
+    /// Bytes of them that the callers named.
+    pub bytes: u64,
+    /// Nanoseconds that threads waited, beside the time of the memory below.
+    pub waited_ns: u64,
+}
+
+/// Where the runs of a thread ended, and its writes, on cache lines of its own.
 #[repr(align(128))]
 struct Shard {
     written: AtomicU64,
     read: AtomicU64,
+    lines: AtomicU64,
+    bytes: AtomicU64,
+    waited_ns: AtomicU64,
 }
 
 const NOWHERE: u64 = u64::MAX;
@@ -160,7 +174,13 @@ impl EmulatedPm {
     /// `below` with `speed`. Measures for some milliseconds what the delay takes too much, and the floor, with writes of
     /// what the first line holds: nobody else may store to it meanwhile.
     pub fn new(below: Arc<dyn PmMedium>, speed: PmSpeed, clock: Arc<dyn Clock>) -> EmulatedPm {
-        let shard = |_| Shard { written: AtomicU64::new(NOWHERE), read: AtomicU64::new(NOWHERE) };
+        let shard = |_| Shard {
+            written: AtomicU64::new(NOWHERE),
+            read: AtomicU64::new(NOWHERE),
+            lines: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            waited_ns: AtomicU64::new(0),
+        };
         let shards = Box::new(std::array::from_fn(shard));
         let (bus, floor) = (Bus::default(), PmFloor::default());
         let mut pm = EmulatedPm { below, speed: CALIBRATION, clock, bus, off_ns: 0, floor, shards };
@@ -173,7 +193,21 @@ impl EmulatedPm {
             read_ns: median_read_ns(&pm).unwrap_or(0),
         };
         (pm.speed, pm.bus) = (speed, Bus::default());
+        // The writes of the calibration are nobody's.
+        for shard in pm.shards.iter() {
+            [&shard.lines, &shard.bytes, &shard.waited_ns]
+                .iter()
+                .for_each(|count| count.store(0, Ordering::Relaxed));
+        }
         pm
+    }
+
+    /// The writes that were delayed since it was made.
+    pub fn delayed(&self) -> Delayed {
+        let sum = |count: fn(&Shard) -> &AtomicU64| -> u64 {
+            self.shards.iter().map(|shard| count(shard).load(Ordering::Relaxed)).sum()
+        };
+        Delayed { lines: sum(|s| &s.lines), bytes: sum(|s| &s.bytes), waited_ns: sum(|s| &s.waited_ns) }
     }
 
     /// The shortest times that this medium can emulate.
@@ -214,6 +248,11 @@ impl EmulatedPm {
                 transfer(length).saturating_add(if continues { 0 } else { self.speed.write_ns })
             }
         };
+        let shard = self.shard();
+        let wait_ns = end_ns.saturating_sub(self.off_ns).saturating_sub(self.clock.monotonic_ns());
+        shard.lines.fetch_add(lines, Ordering::Relaxed);
+        shard.bytes.fetch_add(length, Ordering::Relaxed);
+        shard.waited_ns.fetch_add(wait_ns, Ordering::Relaxed);
         self.wait_until(end_ns);
     }
 
@@ -399,6 +438,23 @@ mod tests {
         let begin = clock.monotonic_ns();
         act()?;
         Ok(clock.monotonic_ns() - begin)
+    }
+
+    #[test]
+    fn delayed_writes_are_counted_with_lines_bytes_and_waits() -> Result<(), MediaError> {
+        let (pm, clock) = emulated("200:1000000000");
+        assert_eq!(pm.delayed(), Delayed::default());
+        pm.write(PmOffset(60), &[1; 8])?;
+        pm.store(PmOffset(0), &[1; 64])?;
+        pm.write_streaming(PmOffset(4096), &[1; 4096])?;
+        pm.write_back(PmOffset(0), 64);
+        let lines = 2 + 64 + 1;
+        let expected = Delayed { lines, bytes: 8 + 4096 + 64, waited_ns: lines * 200 };
+        assert_eq!(pm.delayed(), expected);
+        // Time that passes elsewhere is no wait.
+        clock.advance(std::time::Duration::from_secs(1));
+        assert_eq!(pm.delayed(), expected);
+        Ok(())
     }
 
     #[test]
