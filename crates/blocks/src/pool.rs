@@ -56,8 +56,10 @@ struct Space {
     freed: u64,
     /// Blocks that left quarantine since the mount, each time counted.
     left_quarantine: u64,
-    /// Blocks of claims that are promised and not chosen yet.
+    /// Blocks that are promised, to claims and to pages in DRAM, and not chosen yet.
     promised: u64,
+    /// Of them those of pages that wait in DRAM ([`BlockPool::promise`]).
+    of_pages: u64,
     /// The group from which pages get blocks, where a placement has homes: the next block, and the block behind.
     page_group: (u64, u64),
     /// Groups begun for pages.
@@ -215,6 +217,7 @@ impl BlockPool {
             freed: 0,
             left_quarantine: 0,
             promised: 0,
+            of_pages: 0,
             page_group: (0, 0),
             page_groups: 0,
             far_choices: 0,
@@ -325,9 +328,14 @@ impl BlockPool {
         self.tell_free(space);
     }
 
-    /// Free blocks that claims are promised and have not chosen yet.
+    /// Free blocks that are promised and not chosen yet.
     pub fn promised(&self) -> u64 {
         self.space.lock().promised
+    }
+
+    /// Of them those that pages in DRAM are promised.
+    pub fn promised_to_pages(&self) -> u64 {
+        self.space.lock().of_pages
     }
 
     /// How often a block became free since the mount. An operation that found no free block sees by it whether other

@@ -89,6 +89,12 @@ impl BlockCache {
         Some((shard.header(at).birth, shard.header(at).version))
     }
 
+    /// The home of a dirty page; `None` when the block has no dirty page.
+    pub fn home_of(&self, key: PageKey) -> Option<Home> {
+        let shard = self.shard(&key).lock();
+        shard.find(key).map(|at| shard.header(at)).filter(|header| header.list.is_dirty()).map(Header::home)
+    }
+
     /// The lines that a dirty page has; `None` when the block has no dirty page.
     pub fn lines_of(&self, key: PageKey) -> Option<Lines> {
         let shard = self.shard(&key).lock();

@@ -4,6 +4,7 @@
 //! 1. A claimed block is used, and no other claim has it.
 //! 2. A claim leaves the blocks of the reserve that its purpose may not take (P1).
 //! 3. Claimed blocks that were not taken go back when the claim is dropped.
+//! 4. A block promised to a page in DRAM is free until it is claimed for the page, and no other claim takes it.
 
 use super::{BlockPool, Space};
 use crate::bits::Run;
@@ -135,24 +136,98 @@ impl BlockPool {
     /// # Errors
     /// `NoSpace::Pm` when fewer are free for this purpose; the medium's while scanning.
     pub fn claim(&self, count: usize, purpose: Purpose) -> Result<Claim<'_>> {
-        let mut blocks = SmallVec::with_capacity(count);
         if count == 0 {
-            return Ok(Claim { pool: self, blocks, next: 0, promised: 0 });
+            return Ok(Claim { pool: self, blocks: SmallVec::new(), next: 0, promised: 0 });
         }
         let mut space = self.space.lock();
-        let lacks = |space: &Space| space.free.count() < space.promised + count as u64 + self.kept(purpose);
-        while lacks(&space) {
-            self.drain(&mut space);
-            if !lacks(&space) {
+        self.find_free(&mut space, count as u64, purpose)?;
+        let claim = self.take_free(&mut space, count)?;
+        let left = space.free.count();
+        assert!(
+            left >= self.kept(purpose),
+            "a claim for {purpose:?} leaves {left} blocks of the reserve (P1)"
+        );
+        drop(space);
+        claim.blocks.iter().for_each(|block| self.use_claimed(*block));
+        Ok(claim)
+    }
+
+    /// Promises `count` blocks to pages that wait in DRAM, as a claim of a user would get them now. They stay free until
+    /// [`Self::claim_promised`].
+    ///
+    /// # Errors
+    /// As [`Self::claim`].
+    pub fn promise(&self, count: usize) -> Result<()> {
+        let mut space = self.space.lock();
+        self.find_free(&mut space, count as u64, Purpose::User)?;
+        space.promised += count as u64;
+        space.of_pages += count as u64;
+        self.tell_free(&space);
+        Ok(())
+    }
+
+    /// Takes blocks that pages were promised.
+    ///
+    /// # Errors
+    /// `NoSpace::Pm` when damage has hidden free blocks since.
+    ///
+    /// # Panics
+    /// When fewer are promised.
+    pub fn claim_promised(&self, count: usize) -> Result<Claim<'_>> {
+        let mut space = self.space.lock();
+        self.end_promise(&mut space, count as u64);
+        let claim = self.take_free(&mut space, count);
+        if claim.is_err() {
+            // The pages stay, and with them what they were promised.
+            space.promised += count as u64;
+            space.of_pages += count as u64;
+        }
+        self.tell_free(&space);
+        drop(space);
+        let claim = claim?;
+        claim.blocks.iter().for_each(|block| self.use_claimed(*block));
+        Ok(claim)
+    }
+
+    /// Ends the promise of pages that were dropped, or that got blocks another way.
+    ///
+    /// # Panics
+    /// When fewer are promised.
+    pub fn give_promise_back(&self, count: usize) {
+        let mut space = self.space.lock();
+        self.end_promise(&mut space, count as u64);
+        self.tell_free(&space);
+    }
+
+    fn end_promise(&self, space: &mut Space, count: u64) {
+        let of_pages = space.of_pages;
+        assert!(of_pages >= count, "{count} blocks of {of_pages} promised ones are given back (P1)");
+        space.of_pages -= count;
+        space.promised -= count;
+    }
+
+    /// Finds `count` free blocks that nobody is promised, beside the reserve of a purpose.
+    fn find_free(&self, space: &mut Space, count: u64, purpose: Purpose) -> Result<()> {
+        let lacks = |space: &Space| space.free.count() < space.promised + count + self.kept(purpose);
+        while lacks(space) {
+            self.drain(space);
+            if !lacks(space) {
                 break;
             }
-            if !self.scan_region(&mut space)? {
+            if !self.scan_region(space)? {
                 return Err(NoSpace::Pm.into());
             }
         }
+        Ok(())
+    }
+
+    /// A claim of `count` blocks, which are free and promised to nobody. Where it has chosen blocks the caller marks them
+    /// as used, without the lock.
+    fn take_free(&self, space: &mut Space, count: usize) -> Result<Claim<'_>> {
+        let mut blocks = SmallVec::with_capacity(count);
         if self.hashed.as_ref().is_some_and(|hashed| hashed.is_placing) {
             space.promised += count as u64;
-            self.tell_free(&space);
+            self.tell_free(space);
             return Ok(Claim { pool: self, blocks, next: 0, promised: count });
         }
         while blocks.len() < count {
@@ -163,20 +238,13 @@ impl BlockPool {
                 space.free.take_run(left, left.min(MAX_SEARCHED_RUN_BLOCKS))
             };
             let Some(run) = run else {
-                blocks.iter().for_each(|block| self.put_free(&mut space, *block));
+                blocks.iter().for_each(|block| self.put_free(space, *block));
                 return Err(NoSpace::Pm.into());
             };
             blocks.extend((run.start..run.end()).map(PmBlock));
-            self.tell_free(&space);
+            self.tell_free(space);
         }
-        let left = space.free.count();
-        assert!(
-            left >= self.kept(purpose),
-            "a claim for {purpose:?} leaves {left} blocks of the reserve (P1)"
-        );
-        drop(space);
         assert_eq!(blocks.len(), count, "a claim has as many blocks as were asked for");
-        blocks.iter().for_each(|block| self.use_claimed(*block));
         Ok(Claim { pool: self, blocks, next: 0, promised: 0 })
     }
 

@@ -1,7 +1,7 @@
 //! Dirty pages that have some lines of their block: reads, writes and write-back take the rest from the media below.
 
 use terrace_cache::{Lines, Page};
-use terrace_engine::{FsResult, MountOptions};
+use terrace_engine::{FsResult, MountOptions, Simulation};
 use terrace_format::{BLOCK_SIZE, FileBlock};
 use terrace_placement::Home;
 use terrace_store::inode::load::load_regular;
@@ -71,6 +71,19 @@ fn assert_settled(mut file: TrackedFile) -> FsResult<()> {
 fn a_read_takes_lines_from_dram_and_the_rest_from_below() -> FsResult<()> {
     for below in ALL {
         let file = file_over(below)?;
+        file.assert_content();
+        assert_settled(file)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn lines_of_an_old_page_come_into_pm_in_the_background() -> FsResult<()> {
+    for below in ALL {
+        let file = file_over(below)?;
+        file.pool.clock.advance(std::time::Duration::from_secs(31));
+        file.fs.run_background(1000);
+        assert_eq!(file.fs.store.dram.cache().dirty_pages(), 0, "{below:?}");
         file.assert_content();
         assert_settled(file)?;
     }

@@ -6,6 +6,7 @@ use crate::write_back::into_pm::absorb;
 use std::collections::BTreeSet;
 use std::time::Duration;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
+use terrace_placement::Home;
 use terrace_runtime::interleave;
 use terrace_store::attempt::run::{large_record, run_attempts};
 use terrace_store::change::dirty::settle;
@@ -17,6 +18,7 @@ use terrace_store::moving::errors::demoting;
 use terrace_store::operation::op::Op;
 use terrace_store::store::Store;
 use terrace_store::types::Wait;
+use terrace_store::types::inode::Inode;
 use terrace_wal::Error;
 
 /// Rounds without an installed block after which pages in flight by other threads are copied again instead of
@@ -62,26 +64,43 @@ pub(crate) fn raise_durable(store: &Store, ino: Ino, wait: Wait) -> FsResult<()>
     })
 }
 
-/// Blocks of a file from which a group is taken that is to hold `block`: behind the durable end those before it go
-/// first.
-pub(crate) fn blocks_with(store: &Store, ino: Ino, block: FileBlock) -> FsResult<Vec<FileBlock>> {
+/// Blocks of a file from which a group is taken that is to hold `block`, and their home: behind the durable end those before
+/// it go first.
+pub(crate) fn blocks_with(store: &Store, ino: Ino, block: FileBlock) -> FsResult<(Home, Vec<FileBlock>)> {
     let _guard = store.inodes.locks().read(ino);
-    let durable_block = match load(store, ino) {
-        Err(FsError::Stale | FsError::Engine(Error::PageBelow(_))) => return Ok(Vec::new()),
-        inode => FileBlock(inode?.durable_size() / BLOCK_SIZE),
+    let inode = match load(store, ino) {
+        Err(FsError::Stale | FsError::Engine(Error::PageBelow(_))) => return Ok((Home::Block, Vec::new())),
+        inode => inode?,
     };
+    let durable_block = FileBlock(inode.durable_size() / BLOCK_SIZE);
     let end = FileBlock(u64::MAX);
     let from = match store.dram.cache().next_dirty(ino, durable_block, block) {
         Some(first) if block > durable_block => first,
         _ => block,
     };
-    Ok(store.dram.cache().dirty_blocks(ino, from, end, store.mode.group_blocks as usize))
+    let mut blocks = store.dram.cache().dirty_blocks(ino, from, end, store.mode.group_blocks as usize);
+    if store.dram.cache().dirty_pages_of(Home::Pm) == 0 {
+        return Ok((Home::Block, blocks));
+    }
+    let home_of = |block: &FileBlock| store.dram.cache().home_of(inode.page_key(*block));
+    let home = blocks.first().and_then(home_of).unwrap_or(Home::Block);
+    blocks.truncate(blocks.iter().take_while(|block| home_of(block) == Some(home)).count());
+    Ok((home, blocks))
+}
+
+/// Of some blocks of a file those that have a dirty page with home PM.
+fn lazy_of(store: &Store, inode: &Inode, blocks: &[FileBlock]) -> Vec<FileBlock> {
+    if store.dram.cache().dirty_pages_of(Home::Pm) == 0 {
+        return Vec::new();
+    }
+    let is_lazy = |block: &&FileBlock| store.dram.cache().home_of(inode.page_key(**block)) == Some(Home::Pm);
+    blocks.iter().filter(is_lazy).copied().collect()
 }
 
 /// Makes the present content and size of a file durable. Later writes may be covered or not, so the call ends
 /// however fast a writer appends.
 pub(crate) fn write_back_file(store: &Store, ino: Ino) -> FsResult<()> {
-    let (size, mut left) = {
+    let (size, mut left, lazy) = {
         let _guard = store.inodes.locks().read(ino);
         let inode = match load(store, ino) {
             Err(FsError::Stale | FsError::Engine(Error::PageBelow(_))) => return Ok(()),
@@ -89,8 +108,13 @@ pub(crate) fn write_back_file(store: &Store, ino: Ino) -> FsResult<()> {
         };
         let Some(pending) = inode.pending else { return Ok(()) };
         let all = store.dram.cache().dirty_blocks(ino, FileBlock(0), FileBlock(u64::MAX), usize::MAX);
-        (pending.size, all.into_iter().collect::<BTreeSet<FileBlock>>())
+        let lazy = lazy_of(store, &inode, &all);
+        (pending.size, all.into_iter().collect::<BTreeSet<FileBlock>>(), lazy)
     };
+    if !lazy.is_empty() {
+        absorb(store, ino, &lazy, Wait::Allowed)?;
+        left.retain(|block| is_dirty(store, ino, *block));
+    }
     let mut idle = 0;
     while !left.is_empty() {
         let blocks: Vec<FileBlock> = left.iter().copied().collect();

@@ -6,7 +6,8 @@
 //! devices, and so on ([`STEPS`]).
 
 use crate::write_back::file::{blocks_with, raise_durable, write_back_file};
-use crate::write_back::group::write_back_blocks;
+use crate::write_back::group::{Written, write_back_blocks};
+use crate::write_back::into_pm::absorb;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use terrace_format::{FileBlock, Ino};
@@ -87,8 +88,10 @@ pub fn write_back_noted(store: &Store, ino: Ino) -> FsResult<()> {
 /// Writes back a group around a block.
 fn group_round(store: &Store, ino: Ino, block: FileBlock) -> FsResult<Round> {
     let generation = generation_of(store, ino);
-    let blocks = blocks_with(store, ino, block);
-    let written = blocks.and_then(|blocks| write_back_blocks(store, ino, &blocks, interleave::active()));
+    let written = blocks_with(store, ino, block).and_then(|(home, blocks)| match home {
+        Home::Block => write_back_blocks(store, ino, &blocks, interleave::active()),
+        Home::Pm => absorb(store, ino, &blocks, Wait::Allowed).map(|()| Written { blocks, others: 0 }),
+    });
     match written {
         // No page was written, as other threads have them in flight: the file's failures stay as they are.
         Ok(written) if written.blocks.is_empty() => {
