@@ -18,5 +18,5 @@ pub mod presence;
 pub mod unreadable;
 
 pub use descriptor::{Descriptor, MARKS, State};
-pub use pool::{BlockAccounts, BlockPool, Claim, Purpose, Target, Usage};
+pub use pool::{BlockAccounts, BlockPool, Claim, Promises, Purpose, Target, Usage};
 pub use presence::Presence;

@@ -24,11 +24,13 @@ use terrace_wal::{Error, Result, Wal};
 mod accounts;
 mod choose;
 mod claim;
+mod promises;
 mod quarantine;
 mod scan;
 mod table;
 pub use accounts::BlockAccounts;
 pub use claim::{Claim, Purpose, Target};
+pub use promises::Promises;
 
 /// Numbers for status and back-pressure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +60,7 @@ struct Space {
     left_quarantine: u64,
     /// Blocks that are promised, to claims and to pages in DRAM, and not chosen yet.
     promised: u64,
-    /// Of them those of pages that wait in DRAM ([`BlockPool::promise`]).
+    /// Blocks among them that are promised to pages in DRAM ([`Promises`]).
     of_pages: u64,
     /// The group from which pages get blocks, where a placement has homes: the next block, and the block behind.
     page_group: (u64, u64),
@@ -331,11 +333,6 @@ impl BlockPool {
     /// Free blocks that are promised and not chosen yet.
     pub fn promised(&self) -> u64 {
         self.space.lock().promised
-    }
-
-    /// Of them those that pages in DRAM are promised.
-    pub fn promised_to_pages(&self) -> u64 {
-        self.space.lock().of_pages
     }
 
     /// How often a block became free since the mount. An operation that found no free block sees by it whether other

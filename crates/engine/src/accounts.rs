@@ -20,7 +20,7 @@ pub struct Accounts {
     pub below: ChunkAccounts,
     /// I/O pins that DRAM copies of metadata pages hold as long as readers may use the copies.
     pub kept_copies: u64,
-    /// Dirty pages whose home is a lower tier: each has a space reservation of one block there.
+    /// Dirty pages with a home below PM: each has a space reservation of one block on a lower tier.
     pub dirty_pages: u64,
     /// Dirty pages with a write-back under way.
     pub in_flight_pages: u64,

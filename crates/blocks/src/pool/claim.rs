@@ -72,6 +72,10 @@ impl Claim<'_> {
         self.next += 1;
         Some(block)
     }
+    /// Marks the chosen blocks as used; without the allocator's lock.
+    pub(super) fn mark_used(&self) {
+        self.blocks.iter().for_each(|block| self.pool.use_claimed(*block));
+    }
     /// Blocks not yet taken.
     pub fn left(&self) -> usize {
         self.blocks.len() - self.next + self.promised
@@ -148,66 +152,12 @@ impl BlockPool {
             "a claim for {purpose:?} leaves {left} blocks of the reserve (P1)"
         );
         drop(space);
-        claim.blocks.iter().for_each(|block| self.use_claimed(*block));
+        claim.mark_used();
         Ok(claim)
-    }
-
-    /// Promises `count` blocks to pages that wait in DRAM, as a claim of a user would get them now. They stay free until
-    /// [`Self::claim_promised`].
-    ///
-    /// # Errors
-    /// As [`Self::claim`].
-    pub fn promise(&self, count: usize) -> Result<()> {
-        let mut space = self.space.lock();
-        self.find_free(&mut space, count as u64, Purpose::User)?;
-        space.promised += count as u64;
-        space.of_pages += count as u64;
-        self.tell_free(&space);
-        Ok(())
-    }
-
-    /// Takes blocks that pages were promised.
-    ///
-    /// # Errors
-    /// `NoSpace::Pm` when damage has hidden free blocks since.
-    ///
-    /// # Panics
-    /// When fewer are promised.
-    pub fn claim_promised(&self, count: usize) -> Result<Claim<'_>> {
-        let mut space = self.space.lock();
-        self.end_promise(&mut space, count as u64);
-        let claim = self.take_free(&mut space, count);
-        if claim.is_err() {
-            // The pages stay, and with them what they were promised.
-            space.promised += count as u64;
-            space.of_pages += count as u64;
-        }
-        self.tell_free(&space);
-        drop(space);
-        let claim = claim?;
-        claim.blocks.iter().for_each(|block| self.use_claimed(*block));
-        Ok(claim)
-    }
-
-    /// Ends the promise of pages that were dropped, or that got blocks another way.
-    ///
-    /// # Panics
-    /// When fewer are promised.
-    pub fn give_promise_back(&self, count: usize) {
-        let mut space = self.space.lock();
-        self.end_promise(&mut space, count as u64);
-        self.tell_free(&space);
-    }
-
-    fn end_promise(&self, space: &mut Space, count: u64) {
-        let of_pages = space.of_pages;
-        assert!(of_pages >= count, "{count} blocks of {of_pages} promised ones are given back (P1)");
-        space.of_pages -= count;
-        space.promised -= count;
     }
 
     /// Finds `count` free blocks that nobody is promised, beside the reserve of a purpose.
-    fn find_free(&self, space: &mut Space, count: u64, purpose: Purpose) -> Result<()> {
+    pub(super) fn find_free(&self, space: &mut Space, count: u64, purpose: Purpose) -> Result<()> {
         let lacks = |space: &Space| space.free.count() < space.promised + count + self.kept(purpose);
         while lacks(space) {
             self.drain(space);
@@ -223,7 +173,7 @@ impl BlockPool {
 
     /// A claim of `count` blocks, which are free and promised to nobody. Where it has chosen blocks the caller marks them
     /// as used, without the lock.
-    fn take_free(&self, space: &mut Space, count: usize) -> Result<Claim<'_>> {
+    pub(super) fn take_free(&self, space: &mut Space, count: usize) -> Result<Claim<'_>> {
         let mut blocks = SmallVec::with_capacity(count);
         if self.hashed.as_ref().is_some_and(|hashed| hashed.is_placing) {
             space.promised += count as u64;

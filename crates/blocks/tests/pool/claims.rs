@@ -30,36 +30,36 @@ fn a_claim_takes_exactly_its_share_of_the_reserve() {
 }
 
 #[test]
-fn promised_blocks_are_left_to_their_pages() {
+fn no_claim_takes_a_block_promised_to_a_page() {
     let pool = scanned(&formatted(SMALL));
     let (free, reserve) = (pool.free_hint(), pool.usage().reserve);
     let most = (free - reserve) as usize;
-    assert!(is_full(pool.promise(most + 1).map(|()| pool.claim(0, Purpose::User).unwrap())));
-    pool.promise(most).unwrap();
+    assert!(is_full(pool.promises().give(most + 1).map(|()| pool.claim(0, Purpose::User).unwrap())));
+    pool.promises().give(most).unwrap();
     assert_eq!(
-        (pool.free_hint(), pool.usage().free, pool.promised_to_pages()),
+        (pool.free_hint(), pool.usage().free, pool.promises().count()),
         (reserve, reserve, free - reserve)
     );
     assert!(is_full(pool.claim(1, Purpose::User)), "all are promised");
     let rest = taken(pool.claim(reserve as usize, Purpose::Reclaim).unwrap());
     assert!(is_full(pool.claim(1, Purpose::Reclaim)), "no purpose takes a promised block");
     // Pages get blocks when no other claim does.
-    let pages = taken(pool.claim_promised(most - 2).unwrap());
+    let pages = taken(pool.promises().claim(most - 2).unwrap());
     assert_eq!(pages.iter().chain(&rest).collect::<BTreeSet<_>>().len() as u64, free - 2);
     // A claim that is dropped makes its blocks free: they are not promised again.
-    drop(pool.claim_promised(1).unwrap());
-    assert_eq!((pool.free_hint(), pool.promised(), pool.promised_to_pages()), (1, 1, 1));
-    pool.give_promise_back(1);
-    assert_eq!((pool.free_hint(), pool.promised(), pool.promised_to_pages()), (2, 0, 0));
+    drop(pool.promises().claim(1).unwrap());
+    assert_eq!((pool.free_hint(), pool.promised(), pool.promises().count()), (1, 1, 1));
+    pool.promises().take_back(1);
+    assert_eq!((pool.free_hint(), pool.promised(), pool.promises().count()), (2, 0, 0));
 }
 
 #[test]
 #[should_panic(expected = "promised ones are given back (P1)")]
 fn a_promise_is_not_given_back_twice() {
     let pool = scanned(&formatted(SMALL));
-    pool.promise(3).unwrap();
-    pool.give_promise_back(3);
-    pool.give_promise_back(1);
+    pool.promises().give(3).unwrap();
+    pool.promises().take_back(3);
+    pool.promises().take_back(1);
 }
 
 #[test]

@@ -42,14 +42,14 @@ fn promised_blocks_get_the_nearest_free_slots_too() {
         let (pool, free, _) = partly_full(map, 60, 4);
         while pool.scan_step().unwrap() {}
         let most = free.len() - pool.usage().reserve as usize;
-        pool.promise(most).unwrap();
+        pool.promises().give(most).unwrap();
         assert!(is_full(pool.claim(1, Purpose::User)), "{map:?}");
         let target = Target::File { ino: Ino(3), block: FileBlock(70) };
-        let mut claim = pool.claim_promised(1).unwrap();
+        let mut claim = pool.promises().claim(1).unwrap();
         assert!(free.contains(&claim.take(target).unwrap().0), "{map:?}");
         drop(claim);
-        assert_eq!((pool.promised(), pool.promised_to_pages()), (most as u64 - 1, most as u64 - 1));
-        pool.give_promise_back(most - 1);
+        assert_eq!((pool.promised(), pool.promises().count()), (most as u64 - 1, most as u64 - 1));
+        pool.promises().take_back(most - 1);
         assert_eq!((pool.promised(), pool.free_hint()), (0, free.len() as u64 - 1), "{map:?}");
     }
 }

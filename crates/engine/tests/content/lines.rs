@@ -1,4 +1,4 @@
-//! Dirty pages that have some lines of their block: reads, writes and write-back take the rest from the media below.
+//! Dirty pages without some lines of their blocks: reads, writes and write-back take these lines from the media below.
 
 use terrace_cache::{Lines, Page};
 use terrace_engine::{FsResult, MountOptions, Simulation};
@@ -91,7 +91,7 @@ fn lines_of_an_old_page_come_into_pm_in_the_background() -> FsResult<()> {
 }
 
 #[test]
-fn a_write_to_pm_over_some_lines_takes_them_with_it() -> FsResult<()> {
+fn a_write_to_pm_settles_the_lines_of_a_page() -> FsResult<()> {
     for below in ALL {
         for (from, length) in [(100, 300), (384, 64), (700, 9), (0, BLOCK), (3000, 2000)] {
             let mut file = file_over(below)?;

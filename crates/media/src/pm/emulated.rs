@@ -10,6 +10,8 @@
 //! at the beginning, and taken off. A memory below that is slower stays slower: how fast it can be is measured as well
 //! ([`PmFloor`]), and what cannot be reached is said ([`EmulatedPm::shortfalls`]).
 
+mod calibration;
+
 use super::{Fence, PmCounters, PmMedium, Promise};
 use crate::MediaError;
 use crate::pace::Bus;
@@ -23,18 +25,12 @@ use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 
 const LINE_BYTES: u64 = 64;
 const COUNTER_SHARDS: usize = 64;
-/// Samples of the calibration, and writes of each.
-const CALIBRATION_SAMPLES: usize = 101;
-const SAMPLE_WRITES: u64 = 16;
 /// The speed that the calibration emulates.
 const CALIBRATION: PmSpeed =
     PmSpeed { model: PmModel::Line, write_ns: 500, bytes_per_s: 1 << 40, read_ns: 0 };
 /// Most that is taken off: more is a machine that was disturbed.
 const MAX_TAKEN_OFF_NS: u64 = 200;
 
-/// Reads by which the floor is measured, and the bytes of each.
-const FLOOR_READS: u64 = 512;
-const FLOOR_READ_BYTES: u64 = 4096;
 /// By how much a time may be off, in percent.
 const ACCURACY_PERCENT: u64 = 10;
 
@@ -185,12 +181,13 @@ impl EmulatedPm {
         let (bus, floor) = (Bus::default(), PmFloor::default());
         let mut pm = EmulatedPm { below, speed: CALIBRATION, clock, bus, off_ns: 0, floor, shards };
         // The overhead of spin loop, clock and fence.
-        let over = median_write_ns(&pm).map_or(0, |ns| ns.saturating_sub(CALIBRATION.write_ns));
+        let over =
+            calibration::write_ns(&pm, &*pm.clock).map_or(0, |ns| ns.saturating_sub(CALIBRATION.write_ns));
         pm.off_ns = over.min(MAX_TAKEN_OFF_NS);
         pm.speed = PmSpeed { write_ns: 0, read_ns: 1, ..CALIBRATION };
         pm.floor = PmFloor {
-            write_ns: median_write_ns(&pm).unwrap_or(0),
-            read_ns: median_read_ns(&pm).unwrap_or(0),
+            write_ns: calibration::write_ns(&pm, &*pm.clock).unwrap_or(0),
+            read_ns: calibration::read_ns(&pm, &*pm.clock).unwrap_or(0),
         };
         (pm.speed, pm.bus) = (speed, Bus::default());
         // The writes of the calibration are nobody's.
@@ -236,6 +233,7 @@ impl EmulatedPm {
             return;
         }
         let lines = (offset % LINE_BYTES + length).div_ceil(LINE_BYTES);
+        assert!(lines * LINE_BYTES >= length, "{length} bytes from {offset} are of {lines} lines");
         let transfer = |bytes| self.bus.reserve(begin_ns, transfer_ns(bytes, self.speed.bytes_per_s));
         let end_ns = match self.speed.model {
             PmModel::Line => {
@@ -269,48 +267,6 @@ impl EmulatedPm {
         self.written(begin_ns, offset.0, length as u64);
         Ok(result)
     }
-}
-
-fn median(mut samples: Vec<u64>) -> Option<u64> {
-    samples.sort_unstable();
-    samples.get(samples.len() / 2).copied()
-}
-
-/// Nanoseconds that a write of a line with its fence takes; `None` if the memory cannot be used.
-/// Writes the bytes just read, so an interruption at any moment leaves PM unchanged.
-fn median_write_ns(pm: &EmulatedPm) -> Option<u64> {
-    let mut line = [0; LINE_BYTES as usize];
-    pm.below.read(PmOffset(0), &mut line).ok()?;
-    let mut samples = Vec::with_capacity(CALIBRATION_SAMPLES);
-    for _ in 0..CALIBRATION_SAMPLES {
-        let begin = pm.clock.monotonic_ns();
-        for _ in 0..SAMPLE_WRITES {
-            pm.write_streaming(PmOffset(0), &line).ok()?;
-            pm.fence(Fence::Order, Location::caller());
-        }
-        samples.push((pm.clock.monotonic_ns() - begin) / SAMPLE_WRITES);
-    }
-    median(samples)
-}
-
-/// Nanoseconds that a read of 4 KiB takes. The reads are scattered over the memory, each place once, so that
-/// the processor's caches hardly help.
-fn median_read_ns(pm: &EmulatedPm) -> Option<u64> {
-    let pages = pm.size() / FLOOR_READ_BYTES;
-    let reads = FLOOR_READS.min(pages);
-    let mut samples = Vec::with_capacity(reads as usize);
-    let mut into = [0; FLOOR_READ_BYTES as usize];
-    for index in 0..reads {
-        let place = PmOffset(index * (pages / reads) * FLOOR_READ_BYTES);
-        // A page fault is not what is measured.
-        let there = pm.below.load_u64(place).is_ok();
-        let begin = pm.clock.monotonic_ns();
-        // A place that cannot be read says nothing of speed.
-        if there && pm.read(place, &mut into).is_ok() {
-            samples.push(pm.clock.monotonic_ns() - begin);
-        }
-    }
-    median(samples)
 }
 
 impl PmMedium for EmulatedPm {
