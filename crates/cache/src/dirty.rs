@@ -1,8 +1,9 @@
 //! Dirty pages: content that no medium has before write-back.
 //!
 //! The caller holds the inode's lock: exclusively to add, change or drop pages, shared to look at them.
-//! [`DirtyFiles`](crate::dirty_files::DirtyFiles) finds a file's dirty pages in the order of its blocks; the lists [`List::Dirty`] and
-//! [`List::Lazy`] of each shard have them by their last write ([HiNFS] section 4.1), each those of a home. Each dirty page has a *birth* and a *version*. A copy
+//! [`DirtyFiles`](crate::dirty_files::DirtyFiles) finds a file's dirty pages in the order of its blocks; the lists
+//! [`List::Dirty`] and [`List::Lazy`] of each shard, one for each home, have them by their last write ([HiNFS] section 4.1).
+//! Each dirty page has a *birth* and a *version*. A copy
 //! of an older version may still be installed below a page that was written since. A copy with a different
 //! birth may not: its page was dropped (truncated, punched, settled), or a newer copy was installed.
 
@@ -23,7 +24,7 @@ pub struct DirtyPage {
     pub page: Page,
     /// Lines that the page has. For the others the content on media counts; they are zeros here.
     pub valid: Lines,
-    /// Of them the lines that are not on the medium of its home.
+    /// Valid lines that the medium of the home has not yet.
     pub dirty: Lines,
     /// The birth of the page.
     pub birth: u64,

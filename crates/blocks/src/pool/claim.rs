@@ -147,12 +147,13 @@ impl BlockPool {
         self.find_free(&mut space, count as u64, purpose)?;
         let claim = self.take_free(&mut space, count)?;
         let left = space.free.count();
+        // A claim that is dropped takes the lock, also after a failed assert.
+        drop(space);
+        claim.mark_used();
         assert!(
             left >= self.kept(purpose),
             "a claim for {purpose:?} leaves {left} blocks of the reserve (P1)"
         );
-        drop(space);
-        claim.mark_used();
         Ok(claim)
     }
 

@@ -6,7 +6,8 @@ use terrace_format::{BLOCK_SIZE, FileBlock};
 use terrace_placement::Home;
 use terrace_store::inode::load::load_regular;
 use terrace_store::types::inode::Pending;
-use terrace_testkit::{SimulatedPool, TrackedFile, fill, pattern};
+use terrace_store::types::{Wait, WriteFlags};
+use terrace_testkit::{SimulatedPool, TrackedFile, bytes_on, fill, pattern};
 
 const BLOCK: usize = BLOCK_SIZE as usize;
 /// The block with the page, and the lines that the page has.
@@ -54,12 +55,13 @@ fn add_page(file: &mut TrackedFile) {
     store.dram.cache().add_dirty(inode.page_key(AT), Home::Pm, (HAS, HAS), page, now);
     let generation = inode.slot.generation.get();
     let pending = Pending { generation, size: inode.size(), mtime_ns: None, new_blocks: 0 };
+    let pending = inode.pending.unwrap_or(pending);
     store.dram.volatile_sizes().set(file.ino, pending);
 }
 
 /// The page is gone, and all bytes are on media.
 fn assert_settled(mut file: TrackedFile) -> FsResult<()> {
-    file.fs.fsync(file.ino, false, terrace_store::types::Wait::Allowed)?;
+    file.fs.fsync(file.ino, false, Wait::Allowed)?;
     assert_eq!(file.fs.store.dram.cache().dirty_pages(), 0);
     file.assert_content();
     file.mount_again(MountOptions::default())?;
@@ -90,6 +92,35 @@ fn lines_of_an_old_page_come_into_pm_in_the_background() -> FsResult<()> {
     Ok(())
 }
 
+/// A page for a device lies behind the durable end, or before the page for PM.
+#[test]
+fn pages_of_both_homes_are_written_back_each_to_its_own() -> FsResult<()> {
+    for at in [0, 5 * BLOCK] {
+        for in_background in [true, false] {
+            let mut file = file_over(Below::Pm)?;
+            file.mount_again(MountOptions { home: Some(Home::Block), ..MountOptions::default() })?;
+            let (flags, wait) = (WriteFlags::default(), Wait::Allowed);
+            let bytes = fill(BLOCK, 0xee);
+            file.fs.write(file.ino, at as u64, &bytes, flags, wait)?;
+            file.expected.resize(file.expected.len().max(at + BLOCK), 0);
+            file.expected[at..at + BLOCK].copy_from_slice(&bytes);
+            add_page(&mut file);
+            file.assert_content();
+            match in_background {
+                true => {
+                    file.pool.clock.advance(std::time::Duration::from_secs(31));
+                    file.fs.run_background(1000);
+                }
+                false => file.fs.fsync(file.ino, false, wait)?,
+            }
+            assert_eq!(file.fs.store.dram.cache().dirty_pages(), 0, "{at}");
+            assert_eq!(bytes_on(&file.fs, file.ino)[1], BLOCK_SIZE, "{at}: one block is below");
+            assert_settled(file)?;
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn a_write_to_pm_settles_the_lines_of_a_page() -> FsResult<()> {
     for below in ALL {
@@ -114,8 +145,8 @@ fn a_write_into_dram_completes_its_edge_lines_alone() -> FsResult<()> {
             file.mount_again(options)?;
             add_page(&mut file);
             let bytes = fill(length, 0xee);
-            let flags = terrace_store::types::WriteFlags::default();
-            let wait = terrace_store::types::Wait::Allowed;
+            let flags = WriteFlags::default();
+            let wait = Wait::Allowed;
             file.fs.write(file.ino, (BLOCK + from) as u64, &bytes, flags, wait)?;
             file.expected[BLOCK + from..BLOCK + from + length].copy_from_slice(&bytes);
             let key = {

@@ -1,6 +1,6 @@
 //! Writes into DRAM: those whose home is a block tier (design 5, 8).
 //!
-//! A dirty page holds its whole block; bytes past the visible end of the file are zeros. What a partial write lacks is
+//! A page that is made here holds its whole block; bytes past the visible end of the file are zeros. What a partial write lacks is
 //! read before (PM under the lock, cold blocks without one). Device space for the write-back is reserved before the
 //! write is accepted, so that write-back never lacks it; beyond the dirty limit the writer waits, on a thread that may.
 

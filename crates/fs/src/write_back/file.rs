@@ -88,7 +88,7 @@ pub(crate) fn blocks_with(store: &Store, ino: Ino, block: FileBlock) -> FsResult
     Ok((home, blocks))
 }
 
-/// Of some blocks of a file those that have a dirty page with home PM.
+/// The blocks among `blocks` whose dirty pages have their home in PM.
 fn lazy_of(store: &Store, inode: &Inode, blocks: &[FileBlock]) -> Vec<FileBlock> {
     if store.dram.cache().dirty_pages_of(Home::Pm) == 0 {
         return Vec::new();

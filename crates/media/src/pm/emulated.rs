@@ -136,7 +136,7 @@ impl PmSpeed {
 pub struct Delayed {
     /// Cache lines written back or streamed.
     pub lines: u64,
-    /// Bytes of them that the callers named.
+    /// Bytes of the calls, parts of these lines.
     pub bytes: u64,
     /// Nanoseconds that threads waited, beside the time of the memory below.
     pub waited_ns: u64,

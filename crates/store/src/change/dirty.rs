@@ -78,10 +78,9 @@ pub fn zero_dirty(store: &Store, inode: &Inode, from: u64, to: u64) {
     assert!(from <= to && to - start <= BLOCK_SIZE, "zeros at {from}..{to} are not of one block");
     let (from, to) = ((from - start) as usize, (to - start).min(BLOCK_SIZE) as usize);
     let key = inode.page_key(block);
-    let Some(page) = store.dram.cache().dirty(key) else { return };
+    let Some(valid) = store.dram.cache().lines_of(key) else { return };
     // Lines that the page has not are zeroed on the medium by the same transaction, or lie past the durable end.
-    let lines = Lines::touched(from, to).intersection(page.valid);
-    drop(page);
+    let lines = Lines::touched(from, to).intersection(valid);
     let now = store.clock.monotonic_ns();
     let zeros = |bytes: &mut [u8; BLOCK_SIZE as usize]| {
         lines.cut(from, to).filter(|(_, has)| *has).for_each(|(part, _)| bytes[part].fill(0));
