@@ -66,3 +66,16 @@ fn limits_belong_to_figures() {
     let dead = dead_limits(&HOUSE);
     assert!(dead.is_empty(), "no figure has these limits of limits.toml any more: {dead:?}");
 }
+
+/// The fuzz targets are a workspace of their own: a new dependency between crates must reach its lock file too, else
+/// they no longer build.
+#[test]
+fn lock_file_of_the_fuzz_targets_is_current() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let cargo = std::process::Command::new(env!("CARGO"))
+        .args(["metadata", "--locked", "--format-version", "1", "--manifest-path", "fuzz/Cargo.toml"])
+        .current_dir(root)
+        .output()
+        .expect("cargo runs");
+    assert!(cargo.status.success(), "{}", String::from_utf8_lossy(&cargo.stderr));
+}
