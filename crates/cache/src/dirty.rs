@@ -106,17 +106,18 @@ impl BlockCache {
             .map(|header| header.valid)
     }
 
-    /// Changes a dirty page; false when the block has no dirty page. `change` writes `lines`, which the page has from now
-    /// on; a line that it had not is written whole. With `reborn` the page is given a new birth: copies taken until now are not installed any
+    /// Changes a dirty page; false when the block has no dirty page. `change` writes the lines `dirty`, and those that the page
+    /// had not it writes whole; the page has the lines `valid` from now on, of which those not written are zeros. With `reborn` the page is given a new birth: copies taken until now are not installed any
     /// more.
     pub fn change_dirty(
         &self,
         key: PageKey,
-        lines: Lines,
+        (valid, dirty): (Lines, Lines),
         reborn: bool,
         now_ns: u64,
         change: impl FnOnce(&mut [u8; BLOCK_SIZE as usize]),
     ) -> bool {
+        assert!(valid.contains(dirty), "lines {dirty:?} of a page are dirty, {valid:?} known");
         let mut shard = self.shard(&key).lock();
         let Some(at) = shard.find(key).filter(|at| shard.header(*at).list.is_dirty()) else {
             return false;
@@ -131,7 +132,7 @@ impl BlockCache {
             header.birth = version;
             header.set_in_flight(false);
         }
-        (header.dirty, header.valid) = (header.dirty.union(lines), header.valid.union(lines));
+        (header.dirty, header.valid) = (header.dirty.union(dirty), header.valid.union(valid));
         header.time_ns = now_ns;
         let list = header.list;
         shard.move_to(at, list);

@@ -129,7 +129,9 @@ impl CacheAndModel {
                 self.dirty.remove(&key);
             }
             (_, None) => {
-                assert!(!self.cache.change_dirty(key, Lines(1), reborn, now, |_| panic!("not dirty")));
+                assert!(
+                    !self.cache.change_dirty(key, (Lines(1), Lines(1)), reborn, now, |_| panic!("not dirty"))
+                );
                 let home = if reborn { Home::Pm } else { Home::Block };
                 let (valid, dirty) = if reborn { (Lines(0b110), Lines(2)) } else { (Lines::ALL, Lines(4)) };
                 self.cache.add_dirty(key, home, (valid, dirty), page(byte), now);
@@ -143,7 +145,9 @@ impl CacheAndModel {
             }
             (_, Some(old)) => {
                 let written = Lines(1 << self.next(64));
-                assert!(self.cache.change_dirty(key, written, reborn, now, |bytes| bytes.fill(byte)));
+                assert!(
+                    self.cache.change_dirty(key, (written, written), reborn, now, |bytes| bytes.fill(byte))
+                );
                 let lines = (old.lines.0.union(written), old.lines.1.union(written));
                 let (birth, version) = self.written(key);
                 assert_eq!(birth, if reborn { version } else { old.birth });

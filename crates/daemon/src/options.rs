@@ -198,7 +198,7 @@ impl Options {
                     Some(parse_size(value).map_err(|error| wrong(&format!("{error}, or auto")))?);
             }
             "kernel_cache" => self.kernel_cache_bytes = size()?,
-            "buffer" => self.fs.buffer_bytes = size()?,
+            "buffer" => self.fs.buffer.bytes = size()?,
             "emulate-pm" => self.emulation.take_pm(value).map_err(|error| wrong(&error))?,
             "emulate-tier" => self.emulation.take_tier(value).map_err(|error| wrong(&error))?,
             "prefetch" => self.fs.prefetch_bytes = size()?,
@@ -268,7 +268,7 @@ fn memory_bytes() -> u64 {
 /// Refuses sizes beyond the machine's memory: a cache of 100 TiB once ended the daemon when its tables were
 /// made.
 fn fits_in_memory(options: &MountOptions, memory_bytes: u64) -> Result<(), String> {
-    let (cache, buffer) = (options.cache_bytes, options.buffer_bytes);
+    let (cache, buffer) = (options.cache_bytes, options.buffer.bytes);
     if cache.saturating_add(buffer) <= memory_bytes {
         return Ok(());
     }
@@ -329,7 +329,7 @@ mod tests {
         let moved = parse("tier=/a b,tier=/c").map(|options| options.lenience.tiers);
         assert_eq!(moved, Ok(vec![PathBuf::from("/a b"), PathBuf::from("/c")]));
         let options = parse("buffer=2G").unwrap_or_else(|failure| unreachable!("{failure:?}"));
-        assert_eq!(options.fs.buffer_bytes, 2 << 30);
+        assert_eq!(options.fs.buffer.bytes, 2 << 30);
         let options = parse("policy=write-only,sync_blocks=8,large_after=0,large_min=32K");
         let options = options.unwrap_or_else(|failure| unreachable!("{failure:?}"));
         assert_eq!(options.fs.policy, Some(PolicyKind::WRITE_ONLY));

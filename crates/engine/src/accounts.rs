@@ -22,6 +22,10 @@ pub struct Accounts {
     pub kept_copies: u64,
     /// Dirty pages with a home below PM: each has a space reservation of one block on a lower tier.
     pub dirty_pages: u64,
+    /// Dirty pages with home PM: each has a promise of a PM block.
+    pub lazy_pages: u64,
+    /// PM blocks promised to dirty pages.
+    pub promised_blocks: u64,
     /// Dirty pages with a write-back under way.
     pub in_flight_pages: u64,
     /// Dirty pages that writers may still make.
@@ -49,6 +53,8 @@ pub fn accounts(engine: &Engine) -> FsResult<Accounts> {
         below: engine.store.devices.space().accounts(),
         kept_copies: engine.store.persistent.metadata_pages().kept_copies(),
         dirty_pages: engine.store.dram.cache().dirty_pages_of(Home::Block),
+        lazy_pages: engine.store.dram.cache().dirty_pages_of(Home::Pm),
+        promised_blocks: engine.store.persistent.blocks().promises().count(),
         in_flight_pages: engine.store.dram.cache().in_flight_pages(),
         admitted_pages: engine.store.dram.write_back().admitted_pages(),
         in_flight_victims: engine.store.pressure.in_flight(),

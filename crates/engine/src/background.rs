@@ -19,7 +19,7 @@ use terrace_store::lookup::ahead_step::AheadStep;
 use terrace_store::parts::dram::read_ahead::WORKERS as AHEAD_WORKERS;
 use terrace_store::parts::dram::write_back::STEPS as WRITE_BACK_STEPS;
 use terrace_store::parts::pressure::WORKERS;
-use terrace_store::pressure::buffer::has_buffer;
+use terrace_store::pressure::buffer::{has_buffer, has_lazy_writes};
 
 /// The threads that drive background work; dropping it stops and joins them.
 pub struct Background {
@@ -125,7 +125,8 @@ const STEPS: &[StepRow] = &[
     // Write-back of dirty pages by age and pressure.
     StepRow {
         count: |engine| {
-            if !engine.store.mode.read_only && has_buffer(&engine.store) { WRITE_BACK_STEPS } else { 0 }
+            let store = &engine.store;
+            if has_buffer(store) || has_lazy_writes(store) { WRITE_BACK_STEPS } else { 0 }
         },
         make: |engine, number| {
             let first = number == 0;

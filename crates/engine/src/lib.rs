@@ -50,6 +50,7 @@ pub use terrace_store::error::{FsError, FsResult};
 pub use terrace_store::operation::progress::Progress;
 pub use terrace_store::parts::devices::io_count::{IoSums, TierIo};
 pub use terrace_store::parts::devices::speeds::{SpeedStatus, class_name, speed_of, speed_status, tiers_of};
+pub use terrace_store::parts::dram::lazy_writes::{BufferOptions, LazyOption};
 pub use terrace_store::parts::inodes::front_end::{Asks, FrontEnd, NoCache, Note, Prefer};
 pub use terrace_store::parts::inodes::referenced::Referenced;
 pub use terrace_store::parts::mode::{InPlace, MetadataMoves};

@@ -24,6 +24,7 @@ use terrace_store::error::{FsError, FsResult};
 use terrace_store::parts::devices::device::{Device, Devices};
 use terrace_store::parts::devices::io_count::IoCount;
 use terrace_store::parts::dram::Dram;
+use terrace_store::parts::dram::lazy_writes::LazyWrites;
 use terrace_store::parts::dram::read_ahead::ReadAhead;
 use terrace_store::parts::dram::write_back::WriteBack;
 use terrace_store::parts::inodes::Inodes;
@@ -286,7 +287,8 @@ fn open_dram(options: &MountOptions) -> Dram {
         BlockCache::new(options.cache_bytes, options.prefetch_ms * 1_000_000),
         most_cache_bytes / BLOCK_SIZE,
         ReadAhead::new(options.prefetch_bytes / BLOCK_SIZE, options.cache_bytes / BLOCK_SIZE),
-        WriteBack::new(options.buffer_bytes),
+        WriteBack::new(options.buffer.bytes),
+        LazyWrites::new(&options.buffer),
     )
 }
 

@@ -6,6 +6,7 @@ use terrace_blocks::BlockPool;
 use terrace_map::FileMap;
 use terrace_media::{BlockMedium, PmMedium};
 use terrace_placement::{Ablation, Home, Parameters, PolicyKind};
+use terrace_store::parts::dram::lazy_writes::BufferOptions;
 use terrace_store::parts::mode::{InPlace, MetadataMoves};
 use terrace_store::types::Atime;
 
@@ -41,8 +42,8 @@ pub struct MountOptions {
     /// The memory of the machine, for a cache of clean pages that follows it and has at least `cache_bytes`.
     /// Without it the cache has exactly `cache_bytes`.
     pub memory: Option<Arc<dyn MemorySource>>,
-    /// Most dirty pages in DRAM, in bytes; 0: every write goes to PM.
-    pub buffer_bytes: u64,
+    /// Writes that wait in DRAM.
+    pub buffer: BufferOptions,
     /// Window read around a missing cold block, in bytes.
     pub prefetch_bytes: u64,
     /// Lifetime of a prefetched page.
@@ -82,7 +83,7 @@ impl Default for MountOptions {
             in_place: InPlace::default(),
             cache_bytes: 64 << 20,
             memory: None,
-            buffer_bytes: 64 << 20,
+            buffer: BufferOptions::default(),
             prefetch_bytes: 128 << 10,
             prefetch_ms: 1000,
             promote_first_touch: false,

@@ -10,8 +10,8 @@ use std::panic::Location;
 use std::sync::Arc;
 use terrace_check::{Options, PoolView, check};
 use terrace_engine::{
-    Caller, DeviceClass, Engine, FormatOptions, MountOptions, NewDevice, PolicyKind, PoolMedia, Simulation,
-    Wait, WriteFlags, format, read_superblock,
+    BufferOptions, Caller, DeviceClass, Engine, FormatOptions, MountOptions, NewDevice, PolicyKind,
+    PoolMedia, Simulation, Wait, WriteFlags, format, read_superblock,
 };
 use terrace_format::address::ROOT_INO;
 use terrace_format::{DeviceBlock, Ino};
@@ -99,7 +99,7 @@ fn mount(media: PoolMedia, home: Option<Home>) -> Arc<Engine> {
         threshold_percent: Some(0),
         group_bytes: 2 * BLOCK as u64,
         cache_bytes: 1 << 20,
-        buffer_bytes: 16 * BLOCK as u64,
+        buffer: BufferOptions::of(16 * BLOCK as u64),
         home,
         ..MountOptions::default()
     };

@@ -11,8 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use terrace_check::{Options, PoolView, check};
 use terrace_engine::{
-    Allocate, Caller, DeviceClass, Engine, FormatOptions, MountOptions, MoveRequest, Movements, NewDevice,
-    PolicyKind, PoolMedia, SetAttributes, Simulation, Wait, WriteFlags, format, read_superblock,
+    Allocate, BufferOptions, Caller, DeviceClass, Engine, FormatOptions, MountOptions, MoveRequest,
+    Movements, NewDevice, PolicyKind, PoolMedia, SetAttributes, Simulation, Wait, WriteFlags, format,
+    read_superblock,
 };
 use terrace_format::Ino;
 use terrace_format::address::ROOT_INO;
@@ -76,7 +77,7 @@ fn mount(media: PoolMedia, policy: PolicyKind) -> Arc<Engine> {
             large_pm_percent: 0,
             ..Parameters::PUBLISHED
         },
-        buffer_bytes: 16 * 4096,
+        buffer: BufferOptions::of(16 * 4096),
         group_bytes: 2 * 4096,
         cache_bytes: 1 << 20,
         prefetch_bytes: 2 * 4096,

@@ -1,6 +1,7 @@
 //! The parameters of a kind of run: its pool, its tree, its trouble.
 
 use terrace_engine::{MAPS, MetadataMoves, PolicyKind};
+use terrace_format::BLOCK_SIZE;
 use terrace_format::map_kind::MapKind;
 use terrace_placement::{Home, Parameters};
 use terrace_reference::CrashRules;
@@ -63,6 +64,28 @@ impl Trouble {
     pub const POWER_AND_FAULTS: Trouble = Trouble { faults: true, ..Trouble::POWER };
 }
 
+/// The writes that wait in DRAM. Others go to PM, and are durable when they return.
+#[derive(Debug, Clone, Copy)]
+pub struct Buffer {
+    /// Writes whose home is a lower tier wait.
+    pub below: bool,
+    /// Writes whose home is PM wait.
+    pub lazy: bool,
+    /// Most bytes. Small, so that writers have to make room.
+    pub bytes: u64,
+}
+
+impl Buffer {
+    /// No write waits.
+    pub const NONE: Buffer = Buffer { below: false, lazy: false, bytes: 256 << 10 };
+    /// Writes whose home is a lower tier wait.
+    pub const BELOW: Buffer = Buffer { below: true, ..Buffer::NONE };
+    /// Writes whose home is PM wait.
+    pub const LAZY: Buffer = Buffer { lazy: true, ..Buffer::NONE };
+    /// All writes wait.
+    pub const ALL: Buffer = Buffer { below: true, ..Buffer::LAZY };
+}
+
 /// The parameters of a kind of run.
 #[derive(Debug, Clone, Copy)]
 pub struct Config {
@@ -86,8 +109,8 @@ pub struct Config {
     pub promote_first_touch: bool,
     /// The home of writes without O_SYNC, instead of the policy's choice.
     pub home: Option<Home>,
-    /// Writes may have DRAM as their home. Else every write goes to PM, and is durable when it returns.
-    pub dram: bool,
+    /// The writes that wait in DRAM.
+    pub buffer: Buffer,
     /// The time at which metadata pages are demoted.
     pub metadata: MetadataMoves,
     /// The operations that the run prefers otherwise.
@@ -130,6 +153,12 @@ impl Config {
         }
     }
 
+    /// Blocks of a write that begin to wait in DRAM together.
+    pub fn waiting_blocks(&self) -> u64 {
+        let half = (self.buffer.bytes / BLOCK_SIZE / 2).max(1);
+        if self.buffer.lazy { half.min(self.atomic_blocks()) } else { half }
+    }
+
     /// The properties of the pool on which the states after a crash depend.
     pub fn crash_rules(&self) -> CrashRules {
         CrashRules { atomic_blocks: self.atomic_blocks(), ordered: self.data_ordered }
@@ -158,6 +187,6 @@ impl Config {
 
     /// Whether writes without O_SYNC may wait in DRAM until they are written back.
     pub fn buffers(&self) -> bool {
-        self.dram && self.device_blocks > 0
+        self.buffer.below && self.device_blocks > 0 || self.buffer.lazy
     }
 }

@@ -1,7 +1,8 @@
 //! The kinds of runs: a row for each.
 
-use crate::config::{Config, Mix, Tree, Trouble};
+use crate::config::{Buffer, Config, Mix, Tree, Trouble};
 use terrace_engine::{MetadataMoves, PolicyKind};
+use terrace_format::BLOCK_SIZE;
 use terrace_format::map_kind::MapKind;
 use terrace_placement::{Home, Parameters};
 
@@ -26,7 +27,7 @@ pub const BASE: Config = Config {
     policy: PolicyKind::PREDICTIVE,
     promote_first_touch: false,
     home: None,
-    dram: false,
+    buffer: Buffer::NONE,
     metadata: MetadataMoves::WhenScarce,
     mix: Mix::All,
     hash_bits: 55,
@@ -49,7 +50,7 @@ const POWER: Config = Config { name: "power", trouble: Trouble::POWER, relatime:
 
 /// Writes without O_SYNC wait in DRAM. Access times are off, because a crash would lose them.
 pub const DRAM: Config =
-    Config { name: "dram", home: Some(Home::Block), dram: true, relatime: false, ..BASE };
+    Config { name: "dram", home: Some(Home::Block), buffer: Buffer::BELOW, relatime: false, ..BASE };
 
 /// Bits flip and lines are lost in PM, in copies of the media at each remount and each loss of power. The
 /// pool is small, because each copy is read whole.
@@ -61,10 +62,18 @@ const FLIPS: Config = Config {
 };
 
 /// Power fails anywhere, while writes wait in DRAM.
-const POWER_DRAM: Config = Config { name: "power-dram", home: Some(Home::Block), dram: true, ..POWER };
+const POWER_DRAM: Config =
+    Config { name: "power-dram", home: Some(Home::Block), buffer: Buffer::BELOW, ..POWER };
 
 /// The predictors decide which writes wait in DRAM.
-const PREDICTIVE: Config = Config { name: "power-predictive", dram: true, mix: Mix::Streams, ..POWER };
+const PREDICTIVE: Config =
+    Config { name: "power-predictive", buffer: Buffer::BELOW, mix: Mix::Streams, ..POWER };
+
+/// Writes wait in DRAM for write-back into PM.
+const LAZY: Config = Config { name: "lazy", buffer: Buffer::LAZY, relatime: false, ..BASE };
+
+/// Power fails anywhere, while writes wait in DRAM for PM.
+const POWER_LAZY: Config = Config { name: "power-lazy", buffer: Buffer::LAZY, ..POWER };
 
 /// A block has several write-backs under way at once.
 const REWRITES: Config = Config {
@@ -120,7 +129,7 @@ const POWER_TIERS: Config = Config { name: "power-tiers", trouble: Trouble::POWE
 
 /// The same kind, while writes wait in DRAM.
 const TIERS_DRAM: Config =
-    Config { name: "power-tiers-dram", home: Some(Home::Block), dram: true, ..POWER_TIERS };
+    Config { name: "power-tiers-dram", home: Some(Home::Block), buffer: Buffer::BELOW, ..POWER_TIERS };
 
 /// A first tier so small that it is nearly full most of the time, and spills to the second.
 const SPILL: Config = Config {
@@ -191,7 +200,7 @@ pub const CONFIGS: &[Config] = &[
         name: "power-brim",
         device_blocks: 512,
         tree: Tree { most_blocks: 860, fills: true, ..BASE.tree },
-        dram: true,
+        buffer: Buffer::BELOW,
         ..POWER
     },
     PREDICTIVE,
@@ -209,12 +218,12 @@ pub const CONFIGS: &[Config] = &[
         ..PREDICTIVE
     },
     METADATA,
-    Config { name: "power-metadata-dram", home: Some(Home::Block), dram: true, ..METADATA },
+    Config { name: "power-metadata-dram", home: Some(Home::Block), buffer: Buffer::BELOW, ..METADATA },
     // Names, and files that are written through DRAM, with more data than PM holds.
     Config {
         name: "power-metadata-predictive",
         policy: PolicyKind::PREDICTIVE,
-        dram: true,
+        buffer: Buffer::BELOW,
         mix: Mix::Streams,
         tree: Tree { most_blocks: 900, ..METADATA.tree },
         ..METADATA
@@ -235,7 +244,7 @@ pub const CONFIGS: &[Config] = &[
     TIERS,
     POWER_TIERS,
     TIERS_DRAM,
-    Config { name: "tiers-predictive", dram: true, mix: Mix::Streams, ..POWER_TIERS },
+    Config { name: "tiers-predictive", buffer: Buffer::BELOW, mix: Mix::Streams, ..POWER_TIERS },
     Config { name: "faults-tiers", trouble: Trouble::FAULTS, relatime: false, ..TIERS },
     Config { name: "faults-tiers-dram", trouble: Trouble::POWER_AND_FAULTS, ..TIERS_DRAM },
     Config {
@@ -281,11 +290,30 @@ pub const CONFIGS: &[Config] = &[
         trouble: Trouble::POWER_AND_FAULTS,
         ..PREDICTIVE
     },
+    LAZY,
+    POWER_LAZY,
+    Config {
+        name: "power-lazy-small",
+        buffer: Buffer { bytes: 2 * BLOCK_SIZE, ..Buffer::LAZY },
+        ..POWER_LAZY
+    },
+    Config { name: "power-lazy-ordered", data_ordered: true, ..POWER_LAZY },
+    Config { name: "power-lazy-checksums", data_checksums: true, ..POWER_LAZY },
+    Config { name: "power-lazy-full", device_blocks: 512, tree: FULL, ..POWER_LAZY },
+    Config {
+        name: "power-lazy-no-tier",
+        device_blocks: 0,
+        tree: Tree { most_blocks: 180, files: 30, names: 20, ..BASE.tree },
+        ..POWER_LAZY
+    },
+    Config { name: "tiers-lazy", buffer: Buffer::ALL, mix: Mix::Streams, ..POWER_TIERS },
+    Config { name: "faults-lazy", trouble: Trouble::POWER_AND_FAULTS, ..POWER_LAZY },
+    Config { name: "faults-pm-lazy", trouble: Trouble { pm_faults: true, ..Trouble::NONE }, ..LAZY },
     SPILL,
     Config {
         name: "faults-spill-dram",
         home: Some(Home::Block),
-        dram: true,
+        buffer: Buffer::BELOW,
         trouble: Trouble::POWER_AND_FAULTS,
         ..SPILL
     },

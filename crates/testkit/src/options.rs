@@ -1,6 +1,6 @@
 //! Options of mkfs and of mounts that most tests use.
 
-use terrace_engine::{DeviceClass, FormatOptions, MAPS, MountOptions, NewDevice, PolicyKind};
+use terrace_engine::{BufferOptions, DeviceClass, FormatOptions, MAPS, MountOptions, NewDevice, PolicyKind};
 use terrace_format::map_kind::MapKind;
 use terrace_placement::Home;
 
@@ -69,5 +69,5 @@ pub fn lower_device(tier: u8, number: u8) -> NewDevice {
 
 /// Options under which each write without O_SYNC has its home in DRAM, with a buffer of `buffer_bytes`.
 pub fn buffered(buffer_bytes: u64) -> MountOptions {
-    MountOptions { home: Some(Home::Block), buffer_bytes, ..Default::default() }
+    MountOptions { home: Some(Home::Block), buffer: BufferOptions::of(buffer_bytes), ..Default::default() }
 }

@@ -56,9 +56,33 @@ pub struct Claim<'a> {
     next: usize,
     /// Blocks that are chosen when they are taken, by their use: where file blocks have homes.
     promised: usize,
+    /// Promises to pages that ended with this claim. They begin again when the claim is given back.
+    pub(super) of_pages: u64,
 }
 
-impl Claim<'_> {
+impl<'a> Claim<'a> {
+    /// Takes the blocks of another claim over.
+    pub fn join(&mut self, mut other: Claim<'a>) {
+        let rest = other.blocks.drain(other.next..);
+        self.blocks.extend(rest);
+        self.promised += std::mem::take(&mut other.promised);
+        self.of_pages += std::mem::take(&mut other.of_pages);
+    }
+
+    /// Promises to pages that ended with this claim.
+    pub fn ended_promises(&self) -> u64 {
+        self.of_pages
+    }
+
+    /// Begins the ended promises again, although the taken blocks stay taken: a record that failed on its way stopped the log,
+    /// and the pages stay dirty.
+    pub fn renew_promises(&mut self) {
+        let of_pages = std::mem::take(&mut self.of_pages);
+        let mut space = self.pool.space.lock();
+        (space.promised, space.of_pages) = (space.promised + of_pages, space.of_pages + of_pages);
+        self.pool.tell_free(&space);
+    }
+
     /// A claimed block for a use; the transaction of the caller gives it this owner. `None` when all promised blocks are
     /// taken.
     pub fn take(&mut self, target: Target) -> Option<PmBlock> {
@@ -80,28 +104,41 @@ impl Claim<'_> {
     pub fn left(&self) -> usize {
         self.blocks.len() - self.next + self.promised
     }
-    /// Gives taken blocks back as well: call when the transaction that would have owned them was not
-    /// committed.
+    /// Gives taken blocks back as well, and promises that ended with it begin again: call when the transaction that would
+    /// have owned the blocks was not committed.
     pub fn give_back_all(mut self) {
-        self.next = 0;
+        let of_pages = std::mem::take(&mut self.of_pages);
+        if of_pages > 0 {
+            let mut space = self.pool.space.lock();
+            self.give_rest_back(&mut space, 0);
+            (space.promised, space.of_pages) = (space.promised + of_pages, space.of_pages + of_pages);
+            self.pool.tell_free(&space);
+        } else {
+            self.next = 0;
+        }
+    }
+
+    /// Gives the blocks from the `next`-th on back.
+    fn give_rest_back(&mut self, space: &mut Space, next: usize) {
+        space.promised -= std::mem::take(&mut self.promised) as u64;
+        self.pool.tell_free(space);
+        for block in self.blocks.drain(next..) {
+            let state = self.pool.descriptor(block).state();
+            debug_assert_eq!(state, State::Used, "PM block {block} of a claim is given back");
+            // Only damage changes a claimed block, by a second pointer to it: such a block stays out of use.
+            if state == State::Used {
+                self.pool.put_free(space, block);
+            }
+        }
+        self.next = next;
     }
 }
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
-        let rest = &self.blocks[self.next..];
-        if !rest.is_empty() || self.promised > 0 {
+        if self.blocks.len() > self.next || self.promised > 0 {
             let mut space = self.pool.space.lock();
-            space.promised -= self.promised as u64;
-            self.pool.tell_free(&space);
-            for block in rest {
-                let state = self.pool.descriptor(*block).state();
-                debug_assert_eq!(state, State::Used, "PM block {block} of a claim is given back");
-                // Only damage changes a claimed block, by a second pointer to it: such a block stays out of use.
-                if state == State::Used {
-                    self.pool.put_free(&mut space, *block);
-                }
-            }
+            self.give_rest_back(&mut space, self.next);
         }
     }
 }
@@ -141,7 +178,7 @@ impl BlockPool {
     /// `NoSpace::Pm` when fewer are free for this purpose; the medium's while scanning.
     pub fn claim(&self, count: usize, purpose: Purpose) -> Result<Claim<'_>> {
         if count == 0 {
-            return Ok(Claim { pool: self, blocks: SmallVec::new(), next: 0, promised: 0 });
+            return Ok(Claim { pool: self, blocks: SmallVec::new(), next: 0, promised: 0, of_pages: 0 });
         }
         let mut space = self.space.lock();
         self.find_free(&mut space, count as u64, purpose)?;
@@ -179,7 +216,7 @@ impl BlockPool {
         if self.hashed.as_ref().is_some_and(|hashed| hashed.is_placing) {
             space.promised += count as u64;
             self.tell_free(space);
-            return Ok(Claim { pool: self, blocks, next: 0, promised: count });
+            return Ok(Claim { pool: self, blocks, next: 0, promised: count, of_pages: 0 });
         }
         while blocks.len() < count {
             let left = (count - blocks.len()) as u64;
@@ -196,7 +233,7 @@ impl BlockPool {
             self.tell_free(space);
         }
         assert_eq!(blocks.len(), count, "a claim has as many blocks as were asked for");
-        Ok(Claim { pool: self, blocks, next: 0, promised: 0 })
+        Ok(Claim { pool: self, blocks, next: 0, promised: 0, of_pages: 0 })
     }
 
     pub(super) fn use_claimed(&self, block: PmBlock) {

@@ -37,7 +37,7 @@ impl<'a> Promises<'a> {
         Ok(())
     }
 
-    /// Claims promised blocks for their pages.
+    /// Claims promised blocks for their pages; the promises begin again if the claim is given back.
     ///
     /// # Errors
     /// `NoSpace::Pm` when damage has hidden free blocks since; the promise stays.
@@ -54,7 +54,10 @@ impl<'a> Promises<'a> {
         }
         self.0.tell_free(&space);
         drop(space);
-        claim.inspect(|claim| claim.mark_used())
+        let mut claim = claim?;
+        claim.mark_used();
+        claim.of_pages = count as u64;
+        Ok(claim)
     }
 
     /// Ends the promise of pages that were dropped, or that got blocks another way.

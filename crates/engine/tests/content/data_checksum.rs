@@ -5,8 +5,8 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use terrace_check::Code;
 use terrace_engine::{
-    Allocate, Engine, FormatOptions, FsResult, InPlace, MountOptions, Movements, PolicyKind, Wait,
-    WriteFlags, format, read_superblock,
+    Allocate, BufferOptions, Engine, FormatOptions, FsResult, InPlace, MountOptions, Movements, PolicyKind,
+    Wait, WriteFlags, format, read_superblock,
 };
 use terrace_format::table::{Entry, Owner};
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino, PmBlock, PmOffset};
@@ -30,7 +30,7 @@ fn options() -> MountOptions {
 
 /// Options under which a write without O_SYNC makes a dirty page in DRAM.
 fn in_dram() -> MountOptions {
-    MountOptions { home: Some(Home::Block), buffer_bytes: 1 << 20, ..options() }
+    MountOptions { home: Some(Home::Block), buffer: BufferOptions::of(1 << 20), ..options() }
 }
 
 /// A pool with checksums, and one file of the given size.

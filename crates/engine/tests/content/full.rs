@@ -4,8 +4,8 @@ use std::panic::Location;
 use std::sync::Arc;
 use terrace_check::{Options, PoolView, check};
 use terrace_engine::{
-    Allocate, Engine, FsError, FsResult, MetadataMoves, MountOptions, Movements, PoolMedia, Seek, Simulation,
-    Wait, WriteFlags, XattrMode, format, read_superblock,
+    Allocate, BufferOptions, Engine, FsError, FsResult, MetadataMoves, MountOptions, Movements, PoolMedia,
+    Seek, Simulation, Wait, WriteFlags, XattrMode, format, read_superblock,
 };
 use terrace_format::DeviceBlock;
 use terrace_format::{BLOCK_SIZE, Ino, PmOffset};
@@ -256,8 +256,8 @@ fn a_full_pool_can_be_written_over() {
         if below == 0 {
             format(&media(&pool, false), &format_options(0)).unwrap();
         }
-        let buffer_bytes = if dram { 4 << 20 } else { 0 };
-        let options = MountOptions { data_ordered: Some(ordered), buffer_bytes, ..Default::default() };
+        let buffer = BufferOptions::of(if dram { 4 << 20 } else { 0 });
+        let options = MountOptions { data_ordered: Some(ordered), buffer, ..Default::default() };
         let fs = mount(&pool, below > 0, options);
         let [filler, old, laid_out, in_pm] =
             [&b"filler"[..], b"old", b"laid out", b"in pm"].map(|name| create(&fs, ROOT, name));
@@ -315,8 +315,8 @@ fn pages_of_a_mapping_go_in_pieces_on_a_full_pool() {
         if below == 0 {
             format(&media(&pool, false), &format_options(0)).unwrap();
         }
-        let buffer_bytes = if dram { 4 << 20 } else { 0 };
-        let fs = mount(&pool, below > 0, MountOptions { buffer_bytes, ..Default::default() });
+        let buffer = BufferOptions::of(if dram { 4 << 20 } else { 0 });
+        let fs = mount(&pool, below > 0, MountOptions { buffer, ..Default::default() });
         let [filler, mapped] = [&b"filler"[..], b"mapped"].map(|name| create(&fs, ROOT, name));
         (0..BLOCKS).step_by(16).for_each(|at| write(&fs, mapped, at, 16, 1).unwrap());
         fs.fsync(mapped, false, W).unwrap();

@@ -52,6 +52,7 @@ fn add_page(file: &mut TrackedFile) {
         page.bytes_mut()[part.clone()].fill(0xcd);
         file.expected[BLOCK + part.start..BLOCK + part.end].fill(0xcd);
     }
+    store.persistent.blocks().promises().give(1).unwrap();
     store.dram.cache().add_dirty(inode.page_key(AT), Home::Pm, (HAS, HAS), page, now);
     let generation = inode.slot.generation.get();
     let pending = Pending { generation, size: inode.size(), mtime_ns: None, new_blocks: 0 };

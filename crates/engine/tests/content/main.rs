@@ -6,6 +6,7 @@ mod buffered;
 mod data_checksum;
 mod devices;
 mod full;
+mod lazy;
 mod lines;
 mod model;
 mod predict;

@@ -3,7 +3,9 @@
 use super::helpers::{BLOCK, W, await_that};
 use std::sync::Arc;
 use std::time::Duration;
-use terrace_engine::{BlockRange, Engine, FsResult, MetadataMoves, MountOptions, Movements, Simulation};
+use terrace_engine::{
+    BlockRange, BufferOptions, Engine, FsResult, MetadataMoves, MountOptions, Movements, Simulation,
+};
 use terrace_format::FileBlock;
 use terrace_media::block::{Operation, Times};
 use terrace_placement::Home;
@@ -49,7 +51,7 @@ fn sync_to_returns_the_error_of_the_device() -> FsResult<()> {
 #[test]
 fn a_hanging_device_does_not_keep_writers_from_other_tiers() {
     let pool = TwoTierPool::new(4 << 20, 4096, 4096);
-    let fs = pool.mount_with(MountOptions { buffer_bytes: 0, ..MountOptions::default() });
+    let fs = pool.mount_with(MountOptions { buffer: BufferOptions::of(0), ..MountOptions::default() });
     pool.devices[0].stall_at_most(Duration::from_secs(600));
     let (tell, told) = std::sync::mpsc::channel();
     let writers: Vec<_> = (0..6u8)
@@ -150,7 +152,7 @@ fn write_back_goes_on_beside_a_hanging_device() {
     let pool = TwoTierPool::new(8 << 20, 1024, 1024);
     let fs = pool.mount_with(MountOptions {
         home: Some(Home::Block),
-        buffer_bytes: 20 * BLOCK,
+        buffer: BufferOptions::of(20 * BLOCK),
         ..MountOptions::default()
     });
     let [held, other, third] = ["held", "other", "third"].map(|name| create(&fs, ROOT, name));

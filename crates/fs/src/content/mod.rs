@@ -1,6 +1,7 @@
 //! File content: writes, reads, truncation, preallocation, as system calls mean them.
 
 pub mod access_time;
+mod dram_page;
 pub mod fallocate;
 pub mod intents;
 pub mod punch;

@@ -3,7 +3,7 @@
 //! `steering::choose_home` has the conditions in order. A writer that meets dirty bytes before the write, or a full tier,
 //! hands back here.
 
-use crate::content::write_dram::write_buffered;
+use crate::content::write_dram::{write_buffered, write_lazy};
 use crate::content::write_pm::{Rest, write_pm};
 use crate::content::write_whole_block::{WholeBlock, write_whole_block};
 use crate::write_back::file::keep_in_pm;
@@ -14,9 +14,10 @@ use terrace_runtime::planted::{Mistake, planted};
 use terrace_store::attempt::with_pages::with_pages;
 use terrace_store::error::{FsError, FsResult};
 use terrace_store::inode::attributes::getattr;
-use terrace_store::pressure::buffer::has_buffer;
+use terrace_store::inode::load::load_regular;
+use terrace_store::pressure::buffer::{has_buffer, has_lazy_writes};
 use terrace_store::pressure::pm_space::{is_pm_short, wait_for_demotion};
-use terrace_store::steering::choose_home::ask_home;
+use terrace_store::steering::choose_home::{ask_home, is_lazy};
 use terrace_store::steering::learn::expect_use;
 use terrace_store::store::Store;
 use terrace_store::types::segment::Segment;
@@ -74,6 +75,102 @@ pub fn write(
     if home == Home::Block {
         return write_below(store, ino, offset, data, flags, wait);
     }
+    if has_lazy_writes(store) && !flags.sync {
+        return write_by_blocks(store, ino, offset, data, flags, wait);
+    }
+    write_direct(store, ino, offset, data, flags, wait)
+}
+
+/// Writes runs of blocks that wait in DRAM, and runs that go the direct way: such a run is one request. A run that finds no
+/// room in DRAM goes the direct way, too, behind the pages before it.
+fn write_by_blocks(
+    store: &Store,
+    ino: Ino,
+    offset: u64,
+    data: &[u8],
+    flags: WriteFlags,
+    wait: Wait,
+) -> FsResult<usize> {
+    let (mut done, mut settled) = (0, 0);
+    while done < data.len() {
+        let (at, rest) = (offset + done as u64, &data[done..]);
+        match write_run(store, ino, at, rest, flags, wait) {
+            Ok(0) if settled < MOST_SETTLED => settled += 1,
+            Ok(0) if done == 0 => return write_below(store, ino, at, rest, flags, wait),
+            Ok(0) => break,
+            Err(_) if done > 0 => break,
+            written => done += written?,
+        }
+    }
+    Ok(done)
+}
+
+/// How often a writer settles the pages before its bytes, while others take the room in DRAM that this makes.
+const MOST_SETTLED: u32 = 1000;
+
+/// Writes the first bytes that go the same way; 0: pages before them were settled, and they are to be tried again.
+fn write_run(
+    store: &Store,
+    ino: Ino,
+    offset: u64,
+    data: &[u8],
+    flags: WriteFlags,
+    wait: Wait,
+) -> FsResult<usize> {
+    let (length, is_lazy) = with_pages(store, wait, || lazy_run(store, ino, offset, data.len(), flags))?;
+    let run = &data[..length];
+    let taken = if is_lazy { write_lazy(store, ino, offset, run, flags, wait)? } else { 0 };
+    if taken > 0 {
+        return Ok(taken);
+    }
+    match write_pm(store, ino, offset, run, flags, wait) {
+        Ok((0, Rest::DirtyBytesBefore)) => match settle_before(store, ino, wait) {
+            Err(error) if error.can_fall_back_to_pm() && has_buffer(store) => {
+                write_below(store, ino, offset, run, flags, wait)
+            }
+            settled => settled.map(|()| 0),
+        },
+        written => or_into_dram(store, ino, offset, run, flags, wait, written.map(|(done, _)| done)),
+    }
+}
+
+/// Puts the pages that wait before a write into PM.
+fn settle_before(store: &Store, ino: Ino, wait: Wait) -> FsResult<()> {
+    if store.dram.volatile_sizes().get(ino).is_none() || store.persistent.wal().is_stopped() {
+        return Ok(());
+    }
+    if wait != Wait::Allowed {
+        return Err(FsError::WouldBlock);
+    }
+    keep_in_pm(store, ino, wait)
+}
+
+/// The length of the first bytes of a write that go the same way, and whether they wait in DRAM.
+fn lazy_run(
+    store: &Store,
+    ino: Ino,
+    offset: u64,
+    length: usize,
+    flags: WriteFlags,
+) -> FsResult<(usize, bool)> {
+    let _guard = store.inodes.locks().read(ino);
+    let inode = load_regular(store, ino)?;
+    let blocks = Segment { offset, length: length as u64, data: None }.blocks();
+    let first_is_lazy = is_lazy(store, &inode, blocks.first, flags);
+    let differs = |block: &u64| is_lazy(store, &inode, FileBlock(*block), flags) != first_is_lazy;
+    let end = (blocks.first.0 + 1..blocks.end.0).find(differs).unwrap_or(blocks.end.0) * BLOCK_SIZE;
+    Ok((length.min((end - offset) as usize), first_is_lazy))
+}
+
+/// Writes into PM.
+fn write_direct(
+    store: &Store,
+    ino: Ino,
+    offset: u64,
+    data: &[u8],
+    flags: WriteFlags,
+    wait: Wait,
+) -> FsResult<usize> {
     match write_pm(store, ino, offset, data, flags, wait) {
         Ok((done, Rest::DirtyBytesBefore)) => {
             // Since the home was chosen, other writers have dirtied pages before this write: it goes to DRAM
@@ -83,12 +180,27 @@ pub fn write(
                 written => Ok(done + written?),
             }
         }
-        // A full PM is not a full file system (I9), even if damage hides the free PM blocks.
+        written => or_into_dram(store, ino, offset, data, flags, wait, written.map(|(done, _)| done)),
+    }
+}
+
+/// The result of a write into PM; into DRAM for a lower tier if PM is full, which is not a full file system (I9), even if
+/// damage hides the free PM blocks.
+fn or_into_dram(
+    store: &Store,
+    ino: Ino,
+    offset: u64,
+    data: &[u8],
+    flags: WriteFlags,
+    wait: Wait,
+    written: FsResult<usize>,
+) -> FsResult<usize> {
+    match written {
         Err(full @ (FsError::Engine(Error::NoSpace(_)) | FsError::SpaceHidden(_))) if has_buffer(store) => {
             let taken = write_buffered(store, ino, offset, data, flags, wait);
             taken.map_err(|error| if error.can_fall_back_to_pm() { full } else { error })
         }
-        written => Ok(written?.0),
+        written => written,
     }
 }
 
@@ -107,14 +219,14 @@ fn write_below(
         taken => return taken,
     };
     for _ in 0..MOST_BEHIND {
-        let is_waiting = store.dram.volatile_sizes().get(ino).is_some();
-        if is_waiting && wait != Wait::Allowed {
-            return Err(FsError::WouldBlock);
-        }
-        if is_waiting && !store.persistent.wal().is_stopped() && keep_in_pm(store, ino, wait).is_err() {
+        match settle_before(store, ino, wait) {
+            Err(FsError::WouldBlock) if wait != Wait::Allowed => return Err(FsError::WouldBlock),
             // The error is ignored: dirty pages may stay behind the bytes of this write, which does not
             // depend on them.
-            tracing::debug!("inode {ino}: not all that waits in DRAM fits into persistent memory");
+            Err(_) => {
+                tracing::debug!("inode {ino}: not all that waits in DRAM fits into persistent memory");
+            }
+            Ok(()) => {}
         }
         let (done, rest) = write_pm(store, ino, offset, data, flags, wait)?;
         if rest == Rest::Done || done > 0 {

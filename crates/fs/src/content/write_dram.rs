@@ -1,13 +1,12 @@
-//! Writes into DRAM: those whose home is a block tier (design 5, 8).
+//! Writes into DRAM: those whose home is a block tier (design 5, 8), and lazy ones, whose home is PM ([HiNFS] section 3.3).
 //!
-//! A page that is made here holds its whole block; bytes past the visible end of the file are zeros. What a partial write lacks is
-//! read before (PM under the lock, cold blocks without one). Device space for the write-back is reserved before the
-//! write is accepted, so that write-back never lacks it; beyond the dirty limit the writer waits, on a thread that may.
+//! Space for the write-back is reserved before the write is accepted: device blocks, or promised PM blocks and room in the
+//! map. Write-back never lacks it. Without room for a page for a block tier the writer waits, on a thread that may; a lazy
+//! write goes the direct way.
 
+use crate::content::dram_page::{Prepared, expect_map_room, prepare};
 use crate::sync::fsync;
 use crate::write_back::steps::wait_for_dirty_room;
-use smallvec::SmallVec;
-use terrace_cache::{Lines, Page};
 use terrace_format::address::MAX_FILE_BLOCK;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_placement::Home;
@@ -16,12 +15,12 @@ use terrace_runtime::planted::{Mistake, planted};
 use terrace_store::attempt::provide::provide;
 use terrace_store::attempt::run::run_attempts;
 use terrace_store::change::dirty::placed;
+use terrace_store::change::record_room::atomic_blocks;
 use terrace_store::change::staged::kill_set_id;
 use terrace_store::error::{FsError, FsResult};
 use terrace_store::inode::capability::expect_no_capability;
 use terrace_store::inode::load::load_regular;
 use terrace_store::inode::slot::{log_slot, wall_now};
-use terrace_store::lookup::below::read_below;
 use terrace_store::operation::need::{Attempt, Fail};
 use terrace_store::operation::op::Op;
 use terrace_store::steering::learn::note_write;
@@ -51,78 +50,146 @@ pub(crate) fn write_buffered(
     if flags.sync && wait != Wait::Allowed {
         return Err(FsError::WouldBlock);
     }
-    let mut op = Op::new(wait);
-    let mut done = 0;
-    while done < data.len() {
-        let at = offset + done as u64;
-        let most = PIECE.min(store.dram.write_back().limit_pages / 2).max(1) * BLOCK_SIZE;
-        let rest = &data[done..];
-        let piece = &rest[..rest.len().min((most - at % BLOCK_SIZE) as usize)];
-        if done > 0 {
-            interleave::point("write:between-pieces");
-        }
-        let segment = Segment { offset: at, length: piece.len() as u64, data: Some(piece) };
-        match buffer_piece(store, &mut op, ino, segment, flags) {
-            Err(_) if done > 0 => break,
-            taken => taken?,
-        }
-        done += piece.len();
-    }
+    let most = PIECE.min(store.dram.write_back().limit_pages / 2).max(1);
+    let done = by_pieces(offset, data, most, |segment| buffer_piece(store, wait, ino, segment, flags))?;
     if flags.sync {
         fsync(store, ino, true, wait)?;
     }
     Ok(done)
 }
 
+/// Writes into pages whose home is PM; gives the bytes taken: the rest finds no room, and goes the direct way.
+///
+/// # Errors
+/// EIO where an edge line cannot be read; `WouldBlock`. A piece that fails takes nothing.
+pub(crate) fn write_lazy(
+    store: &Store,
+    ino: Ino,
+    offset: u64,
+    data: &[u8],
+    flags: WriteFlags,
+    wait: Wait,
+) -> FsResult<usize> {
+    assert!(!flags.sync, "a write that is synced is not lazy (C28)");
+    let limit = (store.dram.write_back().limit_pages / 2).max(1);
+    let most = PIECE.min(limit).min(atomic_blocks(store));
+    by_pieces(offset, data, most, |segment| lazy_piece(store, wait, ino, segment, flags))
+}
+
+/// Writes pieces of at most `most` blocks until `write` takes one no more; gives the bytes taken. An error behind a taken
+/// piece is dropped.
+fn by_pieces<'a>(
+    offset: u64,
+    data: &'a [u8],
+    most: u64,
+    mut write: impl FnMut(Segment<'a>) -> FsResult<bool>,
+) -> FsResult<usize> {
+    let mut done = 0;
+    while done < data.len() {
+        let at = offset + done as u64;
+        let rest = &data[done..];
+        let piece = &rest[..rest.len().min((most * BLOCK_SIZE - at % BLOCK_SIZE) as usize)];
+        if done > 0 {
+            interleave::point("write:between-pieces");
+        }
+        let segment = Segment { offset: at, length: piece.len() as u64, data: Some(piece) };
+        if segment.blocks().end.0 > MAX_FILE_BLOCK.0 + 1 {
+            return if done > 0 { Ok(done) } else { Err(FsError::TooLarge) };
+        }
+        match write(segment) {
+            Ok(true) => done += piece.len(),
+            Ok(false) => break,
+            Err(_) if done > 0 => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
+}
+
 fn buffer_piece(
     store: &Store,
-    op: &mut Op,
+    wait: Wait,
     ino: Ino,
     segment: Segment<'_>,
     flags: WriteFlags,
-) -> FsResult<()> {
-    let blocks = segment.blocks();
-    if blocks.end.0 > MAX_FILE_BLOCK.0 + 1 {
-        return Err(FsError::TooLarge);
-    }
-    if !store.devices.space().reserve(blocks.count())? {
+) -> FsResult<bool> {
+    let blocks = segment.blocks().count();
+    if !store.devices.space().reserve(blocks)? {
         return Err(NoSpace::Tier.into());
     }
-    let taken = take_piece(store, op, ino, &segment, flags);
-    store.devices.space().unreserve(blocks.count() - taken.as_ref().map_or(0, |new| *new));
+    let taken = take_piece(store, wait, ino, &segment, (flags, Home::Block));
+    store.devices.space().unreserve(blocks - new_pages(&taken));
+    taken_into_dram(store, ino)?;
+    Ok(taken?.is_some())
+}
+
+/// False: the piece finds no room, or would be written back by a read of a device.
+fn lazy_piece(
+    store: &Store,
+    wait: Wait,
+    ino: Ino,
+    segment: Segment<'_>,
+    flags: WriteFlags,
+) -> FsResult<bool> {
+    let promises = store.persistent.blocks().promises();
+    let blocks = segment.blocks().count();
+    match promises.give(blocks as usize) {
+        Err(Error::NoSpace(_)) => return Ok(false),
+        given => given?,
+    }
+    let taken = take_piece(store, wait, ino, &segment, (flags, Home::Pm));
+    promises.take_back((blocks - new_pages(&taken)) as usize);
+    taken_into_dram(store, ino)?;
+    match taken {
+        Err(FsError::Engine(Error::NoSpace(_)) | FsError::SpaceHidden(_)) => Ok(false),
+        taken => Ok(taken?.is_some()),
+    }
+}
+
+fn new_pages(taken: &FsResult<Option<u64>>) -> u64 {
+    taken.as_ref().map_or(0, |new| new.unwrap_or(0))
+}
+
+fn taken_into_dram(store: &Store, ino: Ino) -> FsResult<()> {
     store.dram.write_back().wake_if_due(store.dram.cache().dirty_pages());
     if planted(Mistake::SizeWithTheWrite) {
         wrong::commit_visible_size(store, ino)?;
     }
-    taken.map(|_| ())
+    Ok(())
 }
 
-/// Takes a piece into DRAM. Returns the number of new dirty pages. A failure leaves no trace.
+/// Takes a piece into DRAM. Returns the number of new dirty pages; `None`, without a trace, when a lazy piece has to go the
+/// direct way. A failure leaves no trace.
 fn take_piece(
     store: &Store,
-    op: &mut Op,
+    wait: Wait,
     ino: Ino,
     segment: &Segment<'_>,
-    flags: WriteFlags,
-) -> FsResult<u64> {
+    (flags, home): (WriteFlags, Home),
+) -> FsResult<Option<u64>> {
     let pages = segment.blocks().count();
+    let admit = || match home {
+        Home::Block => wait_for_dirty_room(store, pages, wait).map(Some),
+        Home::Pm => Ok(store.dram.write_back().admit(pages, store.dram.cache().dirty_pages())),
+    };
+    let mut op = Op::new(wait);
     if flags.kill_set_id {
-        let _room = wait_for_dirty_room(store, pages, op.wait)?;
-        return run_attempts(store, op, SET_ID_RECORD, |reservation, op| {
-            try_buffer(store, op, ino, segment, flags, Some(reservation))
+        let Some(_room) = admit()? else { return Ok(None) };
+        return run_attempts(store, &mut op, SET_ID_RECORD, |reservation, op| {
+            try_buffer(store, op, ino, segment, (flags, home), Some(reservation))
         });
     }
     let mut provided = 0;
     loop {
-        let room = wait_for_dirty_room(store, pages, op.wait)?;
-        match try_buffer(store, op, ino, segment, flags, None) {
+        let Some(room) = admit()? else { return Ok(None) };
+        match try_buffer(store, &mut op, ino, segment, (flags, home), None) {
             Ok(new) => return Ok(new),
             Err(Fail::Error(error)) => return Err(error),
             Err(Fail::Need(need)) => {
                 // The admitted room is given back before the wait for a device, so that no other writer waits
                 // for it.
                 drop(room);
-                provide(store, op, need, &mut provided)?;
+                provide(store, &mut op, need, &mut provided)?;
             }
         }
     }
@@ -134,9 +201,9 @@ fn try_buffer(
     op: &mut Op,
     ino: Ino,
     segment: &Segment<'_>,
-    flags: WriteFlags,
+    (flags, home): (WriteFlags, Home),
     reservation: Option<Reservation<'_>>,
-) -> Attempt<u64> {
+) -> Attempt<Option<u64>> {
     if store.mode.read_only {
         return Err(FsError::ReadOnly.into());
     }
@@ -155,10 +222,12 @@ fn try_buffer(
     let placed = placed(store, &inode, range)?;
     for block in (range.first.0..range.end.0).map(FileBlock) {
         let (from, to, _) = part_of(segment, block);
-        let prepared = prepare(store, op, &inode, block, (from, to))?;
-        let is_new = matches!(prepared, Prepared::New(_));
-        new_blocks += u64::from(is_new && !placed[(block.0 - range.first.0) as usize]);
+        let Some(prepared) = prepare(store, op, &inode, block, (from, to), home)? else { return Ok(None) };
+        new_blocks += u64::from(prepared.page.is_some() && !placed[(block.0 - range.first.0) as usize]);
         pages.push(prepared);
+    }
+    if home == Home::Pm {
+        expect_map_room(store, &inode, range)?;
     }
     if let Some(reservation) = reservation {
         drop_set_id(store, reservation, &inode)?;
@@ -167,18 +236,19 @@ fn try_buffer(
     let mut count = 0;
     for (block, page) in (range.first.0..).map(FileBlock).zip(pages) {
         let (from, to, data) = part_of(segment, block);
-        let (key, lines) = (inode.page_key(block), Lines::touched(from, to));
+        let key = inode.page_key(block);
+        let Prepared { page, edges, valid, dirty } = page;
+        let change = |bytes: &mut [u8; BLOCK_SIZE as usize]| {
+            edges.iter().for_each(|(at, line)| bytes[*at..at + LINE].copy_from_slice(line));
+            bytes[from..to].copy_from_slice(data);
+        };
         match page {
-            Prepared::Present(edges) => {
-                let change = |bytes: &mut [u8; BLOCK_SIZE as usize]| {
-                    edges.iter().for_each(|(at, line)| bytes[*at..at + LINE].copy_from_slice(line));
-                    bytes[from..to].copy_from_slice(data);
-                };
-                store.dram.cache().change_dirty(key, lines, false, now, change);
+            None => {
+                store.dram.cache().change_dirty(key, (valid, dirty), false, now, change);
             }
-            Prepared::New(mut page) => {
-                page.bytes_mut()[from..to].copy_from_slice(data);
-                store.dram.cache().add_dirty(key, Home::Block, (Lines::ALL, lines), page, now);
+            Some(mut page) => {
+                change(page.bytes_mut());
+                store.dram.cache().add_dirty(key, home, (valid, dirty), page, now);
                 count += 1;
             }
         }
@@ -191,45 +261,8 @@ fn try_buffer(
         new_blocks: before + new_blocks,
     };
     store.dram.volatile_sizes().set(ino, pending);
-    note_write(store, &inode, range, segment.length, flags, Home::Block);
-    Ok(count)
-}
-
-/// A page to write into.
-enum Prepared {
-    /// A new page with the content on media, if the write leaves some of it.
-    New(Page),
-    /// The present dirty page, with the edge lines of the write that it has not: the first byte of each, and its bytes.
-    Present(SmallVec<[(usize, [u8; LINE]); 2]>),
-}
-
-fn prepare(
-    store: &Store,
-    op: &mut Op,
-    inode: &Inode,
-    block: FileBlock,
-    (from, to): (usize, usize),
-) -> Attempt<Prepared> {
-    let present = inode.pending.and_then(|_| store.dram.cache().lines_of(inode.page_key(block)));
-    let Some(valid) = present else {
-        let mut page = Page::zeroed();
-        if to - from < BLOCK_SIZE as usize {
-            read_below(store, op, inode, block, 0, page.bytes_mut())?;
-        }
-        return Ok(Prepared::New(page));
-    };
-    let mut edges = SmallVec::new();
-    for at in [from / LINE * LINE, to / LINE * LINE] {
-        let is_cut = at < to && (at < from || at + LINE > to);
-        let is_known =
-            valid.contains(Lines::touched(at, at + 1)) || edges.iter().any(|(known, _)| *known == at);
-        if is_cut && !is_known {
-            let mut line = [0; LINE];
-            read_below(store, op, inode, block, at, &mut line)?;
-            edges.push((at, line));
-        }
-    }
-    Ok(Prepared::Present(edges))
+    note_write(store, &inode, range, segment.length, flags, home);
+    Ok(Some(count))
 }
 
 /// Removes set-id bits in a transaction, when there are any. The caller holds the inode's exclusive lock and

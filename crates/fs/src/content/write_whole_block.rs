@@ -18,7 +18,7 @@ use terrace_store::error::{FsError, FsResult};
 use terrace_store::inode::capability::has_capability;
 use terrace_store::inode::load::load_regular;
 use terrace_store::inode::slot::{check_owner, log_size_and_times, log_slot, wall_now};
-use terrace_store::steering::choose_home::home_of;
+use terrace_store::steering::choose_home::{home_of, is_lazy};
 use terrace_store::steering::learn::note_write;
 use terrace_store::store::Store;
 use terrace_store::types::inode::Inode;
@@ -72,7 +72,7 @@ pub(crate) fn write_whole_block(
     }
     let segment = Segment { offset: block.0 * BLOCK_SIZE, length: BLOCK_SIZE, data: Some(data) };
     let home = home_of(store, &inode, &segment, flags);
-    if home == Home::Block || inode.pending.is_some() {
+    if home == Home::Block || inode.pending.is_some() || is_lazy(store, &inode, block, flags) {
         claim.give_back_all();
         return Ok(WholeBlock::Redirect(home));
     }

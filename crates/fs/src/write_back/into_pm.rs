@@ -6,10 +6,11 @@
 //! page that was dropped meanwhile is passed over.
 
 use smallvec::SmallVec;
-use terrace_blocks::Claim;
+use terrace_blocks::{Claim, Purpose};
 use terrace_cache::DirtyPage;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_map::Mapping;
+use terrace_placement::Home;
 use terrace_runtime::interleave;
 use terrace_store::attempt::run::run_attempts;
 use terrace_store::change::dirty::placed;
@@ -53,17 +54,23 @@ pub fn absorb(store: &Store, ino: Ino, blocks: &[FileBlock], wait: Wait) -> FsRe
 fn absorb_some(store: &Store, ino: Ino, blocks: &[FileBlock], wait: Wait) -> FsResult<usize> {
     let mut op = Op::new(wait);
     run_attempts(store, &mut op, record_of(store, blocks.len()).max(SMALL_RECORD), |reservation, op| {
-        let (claim, count) = claim_some(store, op, (blocks.len() >> op.piece_halvings).max(1))?;
+        let most = (blocks.len() >> op.piece_halvings).max(1);
+        let unpromised = count_unpromised(store, ino, blocks, most)?;
+        // Pages with a promise lack only room in the map, if it was given up since they were accepted.
+        op.purpose = if unpromised == 0 { Purpose::Demotion } else { Purpose::User };
+        let (claim, unpromised) = claim_some(store, op, unpromised)?;
         let _guard = store.inodes.locks().write(ino);
         let inode = match load(store, ino) {
             Err(FsError::Stale) => return Ok(blocks.len()),
             inode => inode?,
         };
-        let (next, done) = next_absorbed(store, &inode, blocks, count);
-        let pages = next.iter().filter_map(|block| store.dram.cache().dirty(inode.page_key(*block)));
-        let pages: Vec<DirtyPage> = pages.collect();
+        let (pages, done) = next_pages(store, &inode, blocks, most, unpromised);
         let mut staged = Staged::new(store, Some(claim), pages.len() <= CHECKED_BLOCKS);
         let Some(last) = pages.last() else { return Ok(done) };
+        let promised = pages.iter().filter(|page| page.home == Home::Pm).count();
+        if promised > 0 {
+            staged.join_claim(store.persistent.blocks().promises().claim(promised)?);
+        }
         let end = (last.key.block.plus(1).0 * BLOCK_SIZE).min(inode.size());
         let old_last = FileBlock(inode.durable_size() / BLOCK_SIZE);
         // The old last block may not be among the pages: then the bytes past its old end are given zeros
@@ -98,6 +105,42 @@ fn next_absorbed(store: &Store, inode: &Inode, blocks: &[FileBlock], most: usize
         _ => blocks.len(),
     };
     (next, done)
+}
+
+/// As [`next_absorbed`], with the pages, of which at most `unpromised` have no promise of a PM block.
+fn next_pages(
+    store: &Store,
+    inode: &Inode,
+    blocks: &[FileBlock],
+    most: usize,
+    unpromised: usize,
+) -> (Vec<DirtyPage>, usize) {
+    let (next, done) = next_absorbed(store, inode, blocks, most);
+    let mut pages = Vec::with_capacity(next.len());
+    let mut left = unpromised;
+    for page in next.iter().filter_map(|block| store.dram.cache().dirty(inode.page_key(*block))) {
+        if page.home == Home::Block {
+            if left == 0 {
+                let done = blocks.partition_point(|block| *block < page.key.block);
+                return (pages, done);
+            }
+            left -= 1;
+        }
+        pages.push(page);
+    }
+    (pages, done)
+}
+
+/// How many of the pages that go next have no promise of a PM block.
+fn count_unpromised(store: &Store, ino: Ino, blocks: &[FileBlock], most: usize) -> FsResult<usize> {
+    let _guard = store.inodes.locks().read(ino);
+    let inode = match load(store, ino) {
+        Err(FsError::Stale) => return Ok(0),
+        inode => inode?,
+    };
+    let (next, _) = next_absorbed(store, &inode, blocks, most);
+    let home_of = |block: &&FileBlock| store.dram.cache().home_of(inode.page_key(**block));
+    Ok(next.iter().filter(|block| home_of(block) == Some(Home::Block)).count())
 }
 
 /// Blocks for as many pages as there is room for, and for the tail of the old last block when that needs one.

@@ -121,6 +121,13 @@ fn group_round(store: &Store, ino: Ino, block: FileBlock) -> FsResult<Round> {
 fn pressure_round(store: &Store) -> FsResult<Round> {
     let now = store.clock.monotonic_ns();
     let errors = &store.dram.write_back().errors;
+    // PM takes its pages at once, and no device holds them up.
+    let lazy = store.dram.cache().least_recently_written(Home::Pm, |ino| !errors.is_waiting(ino, now));
+    if let Some(key) = lazy
+        && group_round(store, key.ino, key.block)? == Round::Progress
+    {
+        return Ok(Round::Progress);
+    }
     match store.dram.cache().least_recently_written(Home::Block, |ino| !errors.is_waiting(ino, now)) {
         Some(key) => match group_round(store, key.ino, key.block)? {
             // Other threads have the whole group in flight, perhaps on a device that hangs.

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 use terrace_bench::failure::Outcome;
 use terrace_engine::{
-    Caller, DeviceClass, Engine, FormatOptions, MountOptions, Movements, NewDevice, PolicyKind, PoolMedia,
-    Simulation, Wait, WriteFlags, format, mount_with_map, read_superblock,
+    BufferOptions, Caller, DeviceClass, Engine, FormatOptions, MountOptions, Movements, NewDevice,
+    PolicyKind, PoolMedia, Simulation, Wait, WriteFlags, format, mount_with_map, read_superblock,
 };
 use terrace_format::{BLOCK_SIZE, Ino, PmOffset};
 use terrace_media::PmMedium;
@@ -103,7 +103,7 @@ impl ColdPool {
 
     fn mount_on(&self, pm: Arc<dyn PmMedium>, cache_bytes: u64) -> Outcome<Arc<Engine>> {
         let (superblock, _) = read_superblock(&*self.media.pm, true)?;
-        let options = MountOptions { buffer_bytes: 0, cache_bytes, ..MountOptions::default() };
+        let options = MountOptions { buffer: BufferOptions::of(0), cache_bytes, ..MountOptions::default() };
         let media = PoolMedia { pm, block: self.media.block.clone() };
         let fs = mount_with_map(media, superblock, options, self.clock.clone(), self.map.make)?;
         fs.run_background(STEPS);

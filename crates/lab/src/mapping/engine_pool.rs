@@ -12,8 +12,8 @@ use terrace_bench::failure::Outcome;
 use terrace_bench::workload::local::LocalTarget;
 use terrace_bench::workload::target::{FileTarget, OpenedFile};
 use terrace_engine::{
-    Engine, FormatOptions, MountOptions, PolicyKind, PoolMedia, Simulation, format, mount_with_map,
-    read_superblock,
+    BufferOptions, Engine, FormatOptions, MountOptions, PolicyKind, PoolMedia, Simulation, format,
+    mount_with_map, read_superblock,
 };
 use terrace_media::PmMedium;
 use terrace_media::pm::{EmulatedPm, PmSpeed, RamPm};
@@ -68,7 +68,11 @@ impl EnginePool {
         if map.is_page_cached {
             pm = Arc::new(PageCachedPm::new(pm, superblock.geometry()));
         }
-        let options = MountOptions { buffer_bytes: 0, cache_bytes: CACHE_BYTES, ..MountOptions::default() };
+        let options = MountOptions {
+            buffer: BufferOptions::of(0),
+            cache_bytes: CACHE_BYTES,
+            ..MountOptions::default()
+        };
         let media = PoolMedia { pm, block: Vec::new() };
         let fs = mount_with_map(media, superblock, options, clock.clone(), map.make)?;
         fs.run_background(1 << 20);

@@ -9,7 +9,8 @@ use terrace_bench::failure::Outcome;
 use terrace_bench::workload::local::LocalTarget;
 use terrace_bench::workload::target::FileTarget;
 use terrace_engine::{
-    Background, Engine, FormatOptions, MountOptions, PolicyKind, PoolMedia, format, read_superblock,
+    Background, BufferOptions, Engine, FormatOptions, MountOptions, PolicyKind, PoolMedia, format,
+    read_superblock,
 };
 use terrace_map::MapRow;
 use terrace_media::PmMedium;
@@ -63,7 +64,11 @@ impl Pool {
     fn mount(pm: Arc<dyn PmMedium>, clock: &Arc<dyn Clock>) -> Outcome<Pool> {
         let (superblock, _) = read_superblock(&*pm, true)?;
         let media = PoolMedia { pm, block: Vec::new() };
-        let options = MountOptions { buffer_bytes: 0, cache_bytes: CACHE_BYTES, ..MountOptions::default() };
+        let options = MountOptions {
+            buffer: BufferOptions::of(0),
+            cache_bytes: CACHE_BYTES,
+            ..MountOptions::default()
+        };
         let fs = Engine::mount(media, superblock, options, clock.clone())?;
         let background = fs.start_background()?;
         Ok(Pool { fs, background })

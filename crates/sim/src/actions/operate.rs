@@ -10,16 +10,12 @@ use crate::choose::content::blocks;
 use crate::judges::answers::may_meet_device;
 use crate::world::amid::Nesting;
 use crate::world::descriptors::Asking;
-use crate::world::pool::DIRTY_BYTES;
 use crate::world::{Shared, World};
 use rand::Rng;
 use std::sync::Arc;
 use terrace_engine::{BlockRange, Engine, FsError, Wait};
 use terrace_format::FileBlock;
 use terrace_reference::{BLOCK, Id, Op, Stamp};
-
-/// Blocks that DRAM takes at once: half of the limit of dirty bytes in the simulator's pools.
-const WAITING_BLOCKS: u64 = DIRTY_BYTES / BLOCK as u64 / 2;
 
 /// The state of an operation while the engine runs it.
 struct Begun {
@@ -78,7 +74,11 @@ fn begin(world: &Shared, op: Op, waits: bool) -> Option<(Arc<Engine>, Begun, Wai
         // The removal of capabilities comes before the write.
         Op::Write { id, .. } if op.takes_privileges() && world.model.has_capability(*id) => false,
         Op::Write { offset, length, sync, .. } => {
-            let most = if world.model.waits(*sync) { WAITING_BLOCKS } else { world.config.atomic_blocks() };
+            let most = if world.model.waits(*sync) {
+                world.config.waiting_blocks()
+            } else {
+                world.config.atomic_blocks()
+            };
             (*offset as usize % BLOCK + length).div_ceil(BLOCK) <= most as usize
         }
         _ => false,

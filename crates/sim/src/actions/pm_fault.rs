@@ -45,6 +45,9 @@ fn amid_poison<R>(
     pm.clear_poison();
     let mut world = world.borrow_mut();
     world.counts.trouble.faults += u64::from(struck);
+    if struck && world.config.buffer.lazy {
+        world.known.descriptors.may_fail();
+    }
     if struck {
         let status = fs.status().unwrap();
         assert_eq!(status.tiers[0].devices[0].health, "degraded", "status does not show PM");

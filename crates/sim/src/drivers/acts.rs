@@ -2,7 +2,7 @@
 //! work on, and pairs of acts that touch the same inode or name.
 
 use crate::action::Action;
-use crate::config::{Config, Tree};
+use crate::config::{Buffer, Config, Tree};
 use crate::kinds::BASE;
 use terrace_engine::MoveRequest;
 use terrace_placement::Home;
@@ -294,7 +294,8 @@ pub fn cases() -> (Vec<Case>, Vec<Case>) {
 }
 
 /// The pool of [`waiting`]: writes wait in DRAM.
-pub const DRAM: Config = Config { name: "systematic-dram", home: Some(Home::Block), dram: true, ..SMALL };
+pub const DRAM: Config =
+    Config { name: "systematic-dram", home: Some(Home::Block), buffer: Buffer::BELOW, ..SMALL };
 
 /// Pairs of a write that waits in DRAM and a later act: its write-back, a sync, or an operation on the same
 /// file. On the pool [`DRAM`].

@@ -61,6 +61,8 @@ fn leaks(accounts: &Accounts, references: &[Referenced]) -> Vec<String> {
     none("pins of blocks below", pins == accounts.kept_copies, format!("{:?}", below.pins));
     let (reserved, dirty) = (below.reserved, accounts.dirty_pages as i64);
     none("promises", reserved == dirty, format!("{reserved} blocks for {dirty} dirty pages"));
+    let (promised, lazy) = (accounts.promised_blocks, accounts.lazy_pages);
+    none("promised PM blocks", promised == lazy, format!("{promised} for {lazy} dirty pages"));
     let counters = [
         ("pages on their way below", accounts.in_flight_pages),
         ("pages that writers may make dirty", accounts.admitted_pages),

@@ -6,11 +6,10 @@ use crate::config::Config;
 use crate::media::Media;
 use std::cell::Cell;
 use std::sync::Arc;
-use terrace_engine::{Atime, Engine, FsError, InPlace, MountOptions, read_superblock};
+use terrace_engine::{
+    Atime, BufferOptions, Engine, FsError, InPlace, LazyOption, MountOptions, read_superblock,
+};
 use terrace_runtime::{Clock, ManualClock, Step, narrow};
-
-/// The most dirty bytes in DRAM.
-pub const DIRTY_BYTES: u64 = 256 << 10;
 
 /// The media of a pool, and its mount.
 pub struct Pool {
@@ -100,7 +99,10 @@ impl Pool {
             // Small, because the files are small.
             in_place: InPlace { extent_blocks: 3, one_of: 3 },
             // Small, so that writers have to make room.
-            buffer_bytes: if self.config.buffers() { DIRTY_BYTES } else { 0 },
+            buffer: BufferOptions {
+                bytes: if self.config.buffers() { self.config.buffer.bytes } else { 0 },
+                lazy: if self.config.buffer.lazy { LazyOption::On } else { LazyOption::Off },
+            },
             ..MountOptions::default()
         }
     }

@@ -55,7 +55,7 @@ pub(crate) fn drop_dirty_range(store: &Store, inode: &Inode, range: BlockRange) 
         if planted(Mistake::PromiseKept) {
             dropped.for_each(drop);
         } else {
-            give_promises_back(store, dropped);
+            give_promises_back(store, dropped, 0);
         }
         if blocks.len() < STEP {
             break;
@@ -63,11 +63,20 @@ pub(crate) fn drop_dirty_range(store: &Store, inode: &Inode, range: BlockRange) 
     }
 }
 
-/// Gives back what was reserved for pages that are dropped, by their homes.
-pub(crate) fn give_promises_back(store: &Store, dropped: impl Iterator<Item = Option<Home>>) {
-    let below = dropped.filter(|home| *home == Some(Home::Block)).count();
+/// Gives back what was reserved for pages that are dropped, by their homes: a device block, or a PM block, but for `ended`
+/// promises of PM blocks that ended already.
+pub(crate) fn give_promises_back(store: &Store, dropped: impl Iterator<Item = Option<Home>>, ended: u64) {
+    let (mut below, mut in_pm) = (0, 0);
+    dropped.flatten().for_each(|home| match home {
+        Home::Block => below += 1,
+        Home::Pm => in_pm += 1,
+    });
     if below > 0 {
-        store.devices.space().unreserve(below as u64);
+        store.devices.space().unreserve(below);
+    }
+    assert!(in_pm >= ended, "{ended} promises ended for {in_pm} pages (P1)");
+    if in_pm > ended {
+        store.persistent.blocks().promises().take_back((in_pm - ended) as usize);
     }
 }
 
@@ -86,7 +95,7 @@ pub fn zero_dirty(store: &Store, inode: &Inode, from: u64, to: u64) {
         lines.cut(from, to).filter(|(_, has)| *has).for_each(|(part, _)| bytes[part].fill(0));
     };
     // A copy on its way holds what was cut off: where the size is raised again before it arrives, it would be seen.
-    store.dram.cache().change_dirty(key, lines, true, now, zeros);
+    store.dram.cache().change_dirty(key, (lines, lines), true, now, zeros);
 }
 
 /// Brings an inode's entry up to date after a transaction: `slot` is what it logged, `visible` the size from

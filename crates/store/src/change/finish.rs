@@ -47,7 +47,7 @@ pub fn finish_change(
 pub fn settle_absorbed(store: &Store, inode: &Inode, slot: &InodeSlot, staged: &Staged<'_>) {
     assert!(staged.is_done(), "pages of inode {} are settled before the commit (S3)", inode.ino);
     let dropped = staged.absorbed.iter().map(|key| store.dram.cache().drop_dirty(*key));
-    give_promises_back(store, dropped);
+    give_promises_back(store, dropped, staged.ended_promises());
     let visible = staged.visible.unwrap_or(inode.size().max(slot.size.get()));
     settle(store, inode, slot, visible, staged.placed);
 }

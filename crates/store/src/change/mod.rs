@@ -1,5 +1,6 @@
 //! A change under construction: blocks, table entries and map words that become durable together.
 
+mod absorbed;
 pub mod cold;
 pub mod dirty;
 pub mod finish;

@@ -13,7 +13,7 @@ use crate::types::inode::Inode;
 use smallvec::SmallVec;
 use std::borrow::Cow;
 use terrace_blocks::{Claim, State, Target};
-use terrace_cache::{DirtyPage, PageKey};
+use terrace_cache::PageKey;
 use terrace_catalog::{DeviceRun, Freed, ShardsWrite};
 use terrace_format::address::LINE_SIZE;
 use terrace_format::checksum::crc32c;
@@ -118,21 +118,22 @@ impl<'a> Staged<'a> {
         }
     }
 
+    /// Takes the blocks over that pages were promised.
+    pub fn join_claim(&mut self, claim: Claim<'a>) {
+        match &mut self.claim {
+            Some(joined) => joined.join(claim),
+            none => *none = Some(claim),
+        }
+    }
+
+    /// Promises of PM blocks that end with this change.
+    pub(crate) fn ended_promises(&self) -> u64 {
+        self.claim.as_ref().map_or(0, Claim::ended_promises)
+    }
+
     /// PM blocks claimed and not yet taken.
     pub fn claimed(&self) -> usize {
         self.claim.as_ref().map_or(0, Claim::left)
-    }
-
-    /// The end of the last settled page, at most the visible size: the durable end that the settled pages
-    /// reach.
-    pub fn absorbed_end(&self, inode: &Inode) -> u64 {
-        let last = self.absorbed.iter().map(|key| (key.block.0 + 1) * BLOCK_SIZE).max();
-        last.map_or(0, |end| end.min(inode.size()))
-    }
-
-    /// Notes that this change settles a dirty page.
-    pub fn absorb(&mut self, page: &DirtyPage) {
-        self.absorbed.push(page.key);
     }
 
     /// Takes a claimed PM block for new content of a block of a file, or for a page.
@@ -223,6 +224,17 @@ impl<'a> Staged<'a> {
             }
         }
         Ok(late)
+    }
+
+    /// After a commit that failed: the pages that were to get blocks are dirty still, and where no record was written the
+    /// blocks that were to go have their owners.
+    fn failed(&mut self) {
+        if self.done {
+            self.claim.iter_mut().for_each(Claim::renew_promises);
+            if !self.store.persistent.wal().is_stopped() {
+                self.released.iter().for_each(|block| self.store.persistent.blocks().keep(*block));
+            }
+        }
     }
 
     /// Gives a new block an owner; logged with the others by [`Self::log_entries`].
@@ -318,7 +330,7 @@ impl<'a> Staged<'a> {
         // data alone no record was written; the claimed blocks are free again after the next mount.)
         self.done = !matches!(committed, Err(terrace_wal::Error::RecordTooLarge { .. }));
         guard.ended(&committed, self.store.persistent.wal().is_stopped());
-        let lsn = committed?;
+        let lsn = committed.inspect_err(|_| self.failed())?;
         for (offset, bytes) in late {
             self.store.persistent.pm().write_streaming(offset, &bytes)?;
         }

@@ -10,6 +10,7 @@ use terrace_cache::DirtyPage;
 use terrace_format::inode::flag;
 use terrace_format::{FileBlock, PmBlock};
 use terrace_map::Mapping;
+use terrace_placement::Home;
 
 /// Whether a written cold extent holds the block.
 ///
@@ -52,6 +53,14 @@ pub fn mapped_to(
 pub fn dirty_page(store: &Store, inode: &Inode, block: FileBlock) -> Option<DirtyPage> {
     inode.pending?;
     store.dram.cache().dirty(inode.page_key(block))
+}
+
+/// Whether a block stays in PM because its dirty page is written back there, unless PM is to be emptied. The caller holds the
+/// inode lock.
+#[inline]
+pub(crate) fn stays_for_write_back(store: &Store, inode: &Inode, block: FileBlock) -> bool {
+    let home = || store.dram.cache().home_of(inode.page_key(block));
+    inode.pending.is_some() && home() == Some(Home::Pm) && !store.pressure.is_draining()
 }
 
 /// Whether a block has a dirty page. The caller holds the inode lock.

@@ -5,7 +5,7 @@ use crate::inode::slot::load;
 use crate::inode::tier_pin::{keeps, pin_of};
 use crate::lookup::intents::intents_of;
 use crate::lookup::lines::lines_of;
-use crate::lookup::newest::mapped_to;
+use crate::lookup::newest::{mapped_to, stays_for_write_back};
 use crate::moving::candidate::Candidate;
 use crate::moving::unmap::is_clean;
 use crate::moving::victim::{LEAVING, Victim};
@@ -129,7 +129,7 @@ fn victim_lines(
     let Some(mapping) = mapped_to(store, inode, intents, victim.block, victim.pm)? else {
         return Ok(None);
     };
-    if is_tail_in_use(store, inode, victim.block) {
+    if is_tail_in_use(store, inode, victim.block) || stays_for_write_back(store, inode, victim.block) {
         return Ok(None);
     }
     Ok(Some((mapping, lines_of(store, inode.ino, victim.block, mapping)?)))

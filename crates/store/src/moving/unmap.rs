@@ -5,7 +5,7 @@ use crate::error::FsError;
 use crate::inode::slot::load;
 use crate::lookup::cold_extents::cold_extents;
 use crate::lookup::intents::intents_of;
-use crate::lookup::newest::mapped_to;
+use crate::lookup::newest::{mapped_to, stays_for_write_back};
 use crate::moving::candidate::Candidate;
 use crate::operation::need::Attempt;
 use crate::store::Store;
@@ -29,7 +29,9 @@ pub fn unchanged<'b, 'c: 'b>(
         let mapping = mapped_to(store, inode, &intents, candidate.block, candidate.pm)?;
         let there = mapping.is_some_and(|mapping| mapping.unwritten == candidate.unwritten);
         let version = store.persistent.blocks().descriptor(candidate.pm).version();
-        same.push(there && version == candidate.version && candidate.read_error.is_none());
+        // Write-back of a page that was dirtied since counts on the block (S6).
+        let stays = stays_for_write_back(store, inode, candidate.block);
+        same.push(there && version == candidate.version && candidate.read_error.is_none() && !stays);
     }
     Ok(same)
 }

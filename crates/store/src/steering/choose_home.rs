@@ -5,12 +5,12 @@ use crate::error::FsResult;
 use crate::inode::load::load_regular;
 use crate::inode::tier_pin::pin_of;
 use crate::parts::steering::file_history::FileHistory;
-use crate::pressure::buffer::has_buffer;
+use crate::pressure::buffer::{has_buffer, has_lazy_writes};
 use crate::store::Store;
 use crate::types::inode::Inode;
 use crate::types::segment::Segment;
 use crate::types::{BlockRange, WriteFlags};
-use terrace_format::{BLOCK_SIZE, Ino};
+use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_placement::Home;
 use terrace_placement::decision::{Room, WriteSeen, write_home};
 use terrace_placement::write_size::Entry;
@@ -22,15 +22,27 @@ pub fn home_of(store: &Store, inode: &Inode, segment: &Segment<'_>, flags: Write
         return Home::Pm;
     }
     let chosen = choose_home(store, inode, segment.blocks(), flags);
-    // Behind what is only in DRAM nothing becomes durable before it: a crash would leave a hole.
-    let behind = inode.size() > inode.durable_size();
-    if behind && !flags.sync && segment.offset + segment.length > inode.durable_size() {
+    if is_behind_dirty(inode, segment, flags) && (chosen == Home::Block || !has_lazy_writes(store)) {
         return Home::Block;
     }
     if chosen == Home::Block && pin_of(store, inode).is_ok_and(|pin| pin == Some(0)) {
         return Home::Pm;
     }
     chosen
+}
+
+/// Whether a write lies behind what is only in DRAM: nothing becomes durable before that, or a crash would leave a hole (C28).
+#[inline]
+fn is_behind_dirty(inode: &Inode, segment: &Segment<'_>, flags: WriteFlags) -> bool {
+    let durable = inode.durable_size();
+    inode.size() > durable && !flags.sync && segment.offset + segment.length > durable
+}
+
+/// Whether a write to a block waits in DRAM for write-back into PM, its home ([HiNFS] section 3.2). The caller holds the
+/// inode's lock.
+#[inline]
+pub fn is_lazy(store: &Store, _inode: &Inode, _block: FileBlock, flags: WriteFlags) -> bool {
+    has_lazy_writes(store) && !flags.sync
 }
 
 /// As [`home_of`], for a caller without the inode lock.

@@ -2,6 +2,7 @@
 
 pub mod cold_versions;
 pub mod kept_copies;
+pub mod lazy_writes;
 pub mod promotions;
 pub mod read_ahead;
 pub mod volatile_size;
@@ -10,6 +11,7 @@ pub mod write_errors;
 
 use cold_versions::ColdVersions;
 use kept_copies::Kept;
+use lazy_writes::LazyWrites;
 use promotions::Promotions;
 use read_ahead::ReadAhead;
 use terrace_cache::BlockCache;
@@ -23,6 +25,7 @@ pub struct Dram {
     volatile_sizes: Unwritten,
     read_ahead: ReadAhead,
     write_back: WriteBack,
+    lazy_writes: LazyWrites,
     promotions: Promotions,
     kept_copies: Kept,
 }
@@ -34,6 +37,7 @@ impl Dram {
         most_cache_blocks: u64,
         read_ahead: ReadAhead,
         write_back: WriteBack,
+        lazy_writes: LazyWrites,
     ) -> Dram {
         Dram {
             cache,
@@ -41,6 +45,7 @@ impl Dram {
             volatile_sizes: Unwritten::new(),
             read_ahead,
             write_back,
+            lazy_writes,
             promotions: Promotions::default(),
             kept_copies: Kept::default(),
         }
@@ -74,6 +79,12 @@ impl Dram {
     #[inline]
     pub fn write_back(&self) -> &WriteBack {
         &self.write_back
+    }
+
+    /// Whether writes with home PM may wait in DRAM.
+    #[inline]
+    pub fn lazy_writes(&self) -> &LazyWrites {
+        &self.lazy_writes
     }
 
     /// Cold blocks that were read again and are to come into PM.

@@ -1,0 +1,108 @@
+//! The page of a block that a write into DRAM changes: the lines that it gets beside the written bytes, from media.
+//!
+//! Invariants:
+//! 1. A page for a block tier holds its whole block; a partial write reads the rest before (PM under the lock, cold blocks
+//!    without one).
+//! 2. A page for PM has the lines that were written, with first and last ones completed, and all lines past the durable end
+//!    ([HiNFS] section 3.3); behind that end its dirty lines begin at it, so a raised size shows no byte that is not its.
+//! 3. Bytes past the visible end of the file are zeros, and so are lines that a page has not.
+
+use smallvec::SmallVec;
+use terrace_cache::{Lines, Page};
+use terrace_format::inode::flag;
+use terrace_format::{BLOCK_SIZE, FileBlock};
+use terrace_map::Mapping;
+use terrace_map::file_map::MapChange;
+use terrace_placement::Home;
+use terrace_store::lookup::below::read_below;
+use terrace_store::lookup::newest::{is_hidden, is_written_below};
+use terrace_store::operation::need::Attempt;
+use terrace_store::operation::op::Op;
+use terrace_store::store::Store;
+use terrace_store::types::inode::Inode;
+use terrace_store::types::{BlockRange, LINE};
+use terrace_wal::Error;
+
+/// A page to write into, and the lines that it gets by the write.
+pub(super) struct Prepared {
+    /// A new page; `None`: the block has a dirty page, which stays with its home.
+    pub(super) page: Option<Page>,
+    /// Edge lines of the write that the page has not: the first byte of each, and its bytes.
+    pub(super) edges: SmallVec<[(usize, [u8; LINE]); 2]>,
+    /// Lines that the page has from now on.
+    pub(super) valid: Lines,
+    /// Lines of these that no medium has.
+    pub(super) dirty: Lines,
+}
+
+/// The page for bytes `from..to` of a block; `None`: a lazy write goes the direct way. The caller holds the inode's exclusive
+/// lock.
+///
+/// # Errors
+/// EIO; a cold block that is not in DRAM is a need.
+pub(super) fn prepare(
+    store: &Store,
+    op: &mut Op,
+    inode: &Inode,
+    block: FileBlock,
+    (from, to): (usize, usize),
+    home: Home,
+) -> Attempt<Option<Prepared>> {
+    let present = inode.pending.and_then(|_| store.dram.cache().lines_of(inode.page_key(block)));
+    if present.is_none() && home == Home::Block {
+        let mut page = Page::zeroed();
+        if to - from < BLOCK_SIZE as usize {
+            read_below(store, op, inode, block, 0, page.bytes_mut())?;
+        }
+        let (edges, dirty) = (SmallVec::new(), Lines::touched(from, to));
+        return Ok(Some(Prepared { page: Some(page), edges, valid: Lines::ALL, dirty }));
+    }
+    if present.is_none() && !can_lie_below_lines(store, inode, block)? {
+        return Ok(None);
+    }
+    let durable = inode.durable_size().saturating_sub(block.0 * BLOCK_SIZE).min(BLOCK_SIZE) as usize;
+    let from = from.min(durable);
+    let mut edges = SmallVec::new();
+    let has = present.unwrap_or_default();
+    for at in [from / LINE * LINE, to / LINE * LINE] {
+        let is_cut = at < to && (at < from || at + LINE > to);
+        let is_known =
+            has.contains(Lines::touched(at, at + 1)) || edges.iter().any(|(known, _)| *known == at);
+        if is_cut && !is_known {
+            let mut line = [0; LINE];
+            read_below(store, op, inode, block, at, &mut line)?;
+            edges.push((at, line));
+        }
+    }
+    let dirty = Lines::touched(from, to);
+    let past_end = Lines::touched(durable.next_multiple_of(LINE), BLOCK_SIZE as usize);
+    let page = present.is_none().then(Page::zeroed);
+    Ok(Some(Prepared { page, edges, valid: dirty.union(past_end), dirty }))
+}
+
+/// Whether some lines of a block can be written back into PM without a read of a device.
+fn can_lie_below_lines(store: &Store, inode: &Inode, block: FileBlock) -> Attempt<bool> {
+    let has_partial = store.mode.has_partial && !store.mode.no_partial_shadows;
+    let is_cold = !has_partial && inode.slot.has(flag::HAS_COLD);
+    Ok(!is_cold || is_hidden(store, inode, block)? || !is_written_below(store, inode, block)?)
+}
+
+/// Room in the map for blocks that write-back puts into PM. The caller holds the inode's exclusive lock.
+///
+/// # Errors
+/// Room in the map is a need; EIO.
+pub(super) fn expect_map_room(store: &Store, inode: &Inode, range: BlockRange) -> Attempt<()> {
+    let mut mappings: SmallVec<[Option<Mapping>; 4]> = SmallVec::from_elem(None, range.count() as usize);
+    store.persistent.map().lookup_run(&inode.map(), range.first, &mut mappings)?;
+    if mappings.iter().all(Option::is_some) {
+        return Ok(());
+    }
+    // Any block will do: the room does not depend on it.
+    let some = Mapping::written(store.persistent.blocks().first_block());
+    let mappings = mappings.into_iter().map(|mapping| mapping.or(Some(some))).collect();
+    let change = MapChange { inode: inode.map(), first: range.first, mappings };
+    match store.persistent.map().missing_room(&[], &change)? {
+        Some(room) => Err(Error::from(room).into()),
+        None => Ok(()),
+    }
+}
