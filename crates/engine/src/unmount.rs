@@ -32,7 +32,7 @@ pub fn unmount(engine: &Engine) -> FsResult<()> {
 pub(crate) fn keep_all(engine: &Engine) -> FsResult<()> {
     let mut refused = Vec::new();
     for ino in engine.store.dram.volatile_sizes().files() {
-        if let Err(error) = write_back_noted(&engine.store, ino) {
+        if let Err(error) = write_back_noted(&engine.store, ino, Wait::Allowed) {
             tracing::warn!("inode {ino} cannot be written back: {error}; kept in persistent memory");
             refused.push(ino);
         }

@@ -1,13 +1,17 @@
 //! Durability on demand: fsync, the barrier of `terrace sync`, and emptying PM to a lower tier.
 
 use crate::write_back::steps::write_back_noted;
-use terrace_format::Ino;
+use terrace_format::{FileBlock, Ino};
+use terrace_placement::Home;
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_store::error::{FsError, FsResult};
+use terrace_store::inode::slot::load;
+use terrace_store::pressure::buffer::has_lazy_writes;
 use terrace_store::steering::learn::expect_use;
 use terrace_store::steering::learn::note_fsync;
 use terrace_store::store::Store;
 use terrace_store::types::Wait;
+use terrace_wal::Error;
 
 /// Makes an inode's data and metadata durable (design 5): its dirty pages are written back and its size
 /// committed. A write to PM was committed before it returned, so for most files PM alone is persisted.
@@ -24,14 +28,32 @@ pub fn fsync(store: &Store, ino: Ino, _data_only: bool, wait: Wait) -> FsResult<
         return Err(FsError::NotDurable);
     }
     let is_waiting = store.dram.volatile_sizes().get(ino).is_some();
-    if is_waiting && wait != Wait::Allowed {
+    if is_waiting && wait != Wait::Allowed && !is_done_here(store, ino)? {
         return Err(FsError::WouldBlock);
     }
-    note_fsync(store, ino);
     if is_waiting {
-        write_back_noted(store, ino)?;
+        write_back_noted(store, ino, wait)?;
     }
+    note_fsync(store, ino);
     barrier(store)
+}
+
+/// Most pages for PM that the thread of a request writes back: 512 KiB.
+const MOST_HERE: usize = 128;
+
+/// Whether the dirty pages of a file are so few, and all for PM, that the thread of a request writes them back.
+fn is_done_here(store: &Store, ino: Ino) -> FsResult<bool> {
+    if !has_lazy_writes(store) {
+        return Ok(false);
+    }
+    let blocks = store.dram.cache().dirty_blocks(ino, FileBlock(0), FileBlock(u64::MAX), MOST_HERE + 1);
+    let _guard = store.inodes.locks().read(ino);
+    let inode = match load(store, ino) {
+        Err(FsError::Stale | FsError::Engine(Error::PageBelow(_))) => return Ok(false),
+        inode => inode?,
+    };
+    let home_of = |block: &FileBlock| store.dram.cache().home_of(inode.page_key(*block));
+    Ok(blocks.len() <= MOST_HERE && blocks.iter().all(|block| home_of(block) != Some(Home::Block)))
 }
 
 /// A number for a descriptor that is opened now, for [`fsync_handle`].
@@ -81,7 +103,7 @@ pub fn needs_no_fsyncdir(store: &Store) -> bool {
 pub fn sync(store: &Store) -> FsResult<()> {
     let mut first_error = None;
     for ino in store.dram.volatile_sizes().files() {
-        if let Err(error) = write_back_noted(store, ino) {
+        if let Err(error) = write_back_noted(store, ino, Wait::Allowed) {
             first_error.get_or_insert(error);
         }
     }

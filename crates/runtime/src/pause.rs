@@ -19,6 +19,7 @@ pub const POINTS: &[(&str, &str)] = &[
     ("checkpoint:copy", "one copy of the checkpoint is new, the other old; also in every mount"),
     ("demotion:copied", "a group is written to its device, not flushed"),
     ("demotion:flushed", "a group is flushed, not committed"),
+    ("lazy:streamed", "lines of dirty pages are in PM, not fenced and not committed"),
     ("writeback:copied", "dirty pages are written to their device, not flushed"),
     ("writeback:flushed", "dirty pages are flushed, not committed"),
 ];

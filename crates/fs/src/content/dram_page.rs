@@ -3,9 +3,9 @@
 //! Invariants:
 //! 1. A page for a block tier holds its whole block; a partial write reads the rest before (PM under the lock, cold blocks
 //!    without one).
-//! 2. A page for PM has the lines that were written, with first and last ones completed, and all lines past the durable end
-//!    ([HiNFS] section 3.3); behind that end its dirty lines begin at it, so a raised size shows no byte that is not its.
-//! 3. Bytes past the visible end of the file are zeros, and so are lines that a page has not.
+//! 2. A page for PM has the written lines, the first and the last line completed, and all lines past the durable end
+//!    ([HiNFS] section 3.3). Behind the durable end the dirty lines begin there: a raised size shows bytes of the file alone.
+//! 3. Bytes past the visible end of the file are zeros, and so are lines outside of the page's valid lines.
 
 use smallvec::SmallVec;
 use terrace_cache::{Lines, Page};
@@ -23,7 +23,7 @@ use terrace_store::types::inode::Inode;
 use terrace_store::types::{BlockRange, LINE};
 use terrace_wal::Error;
 
-/// A page to write into, and the lines that it gets by the write.
+/// A page to write into, and the lines that the write adds.
 pub(super) struct Prepared {
     /// A new page; `None`: the block has a dirty page, which stays with its home.
     pub(super) page: Option<Page>,

@@ -81,8 +81,8 @@ pub fn write(
     write_direct(store, ino, offset, data, flags, wait)
 }
 
-/// Writes runs of blocks that wait in DRAM, and runs that go the direct way: such a run is one request. A run that finds no
-/// room in DRAM goes the direct way, too, behind the pages before it.
+/// Writes lazy runs of blocks into DRAM and direct runs into PM, each direct run as one request. A lazy run without room in
+/// DRAM goes the direct way, behind the pages before it.
 fn write_by_blocks(
     store: &Store,
     ino: Ino,
@@ -108,7 +108,7 @@ fn write_by_blocks(
 /// How often a writer settles the pages before its bytes, while others take the room in DRAM that this makes.
 const MOST_SETTLED: u32 = 1000;
 
-/// Writes the first bytes that go the same way; 0: pages before them were settled, and they are to be tried again.
+/// Writes the first run; 0: pages before the run were settled, and the write is to be tried again.
 fn write_run(
     store: &Store,
     ino: Ino,
@@ -145,7 +145,7 @@ fn settle_before(store: &Store, ino: Ino, wait: Wait) -> FsResult<()> {
     keep_in_pm(store, ino, wait)
 }
 
-/// The length of the first bytes of a write that go the same way, and whether they wait in DRAM.
+/// The length of the first run of a write in bytes, and whether the run is lazy.
 fn lazy_run(
     store: &Store,
     ino: Ino,

@@ -106,7 +106,7 @@ pub fn rename(
         match to_write.take() {
             Some(ino) if wait == Wait::Allowed => {
                 // Once; its next fsync is told of an error. A device that takes nothing holds back no name.
-                if let Err(error) = write_back_noted(store, ino) {
+                if let Err(error) = write_back_noted(store, ino, Wait::Allowed) {
                     tracing::warn!("inode {ino} cannot be written back before it replaces another: {error}");
                 }
                 written = Some(ino);

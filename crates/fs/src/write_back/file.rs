@@ -1,8 +1,9 @@
 //! Write-back of whole files, for fsync, sync and unmount: the pages that are dirty at the call, then the
 //! size.
 
-use crate::write_back::group::write_back_blocks;
+use crate::write_back::group::{Written, write_back_blocks};
 use crate::write_back::into_pm::absorb;
+use crate::write_back::lazy::write_back_lazy;
 use std::collections::BTreeSet;
 use std::time::Duration;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
@@ -18,7 +19,6 @@ use terrace_store::moving::errors::demoting;
 use terrace_store::operation::op::Op;
 use terrace_store::store::Store;
 use terrace_store::types::Wait;
-use terrace_store::types::inode::Inode;
 use terrace_wal::Error;
 
 /// Rounds without an installed block after which pages in flight by other threads are copied again instead of
@@ -88,19 +88,49 @@ pub(crate) fn blocks_with(store: &Store, ino: Ino, block: FileBlock) -> FsResult
     Ok((home, blocks))
 }
 
-/// The blocks among `blocks` whose dirty pages have their home in PM.
-fn lazy_of(store: &Store, inode: &Inode, blocks: &[FileBlock]) -> Vec<FileBlock> {
-    if store.dram.cache().dirty_pages_of(Home::Pm) == 0 {
-        return Vec::new();
+/// Writes back pages for PM. After an error pages for devices are tried even so (C29).
+fn lazy_round(
+    store: &Store,
+    ino: Ino,
+    left: &mut BTreeSet<FileBlock>,
+    all: bool,
+    wait: Wait,
+    failed: &mut Option<FsError>,
+) -> FsResult<Written> {
+    let lazy = lazy_of(store, ino, left)?;
+    if lazy.is_empty() {
+        return Ok(Written::default());
     }
+    match write_back_lazy(store, ino, &lazy, all, wait) {
+        Err(error) if !matches!(error, FsError::WouldBlock) => {
+            failed.get_or_insert(error);
+            lazy.iter().for_each(|block| {
+                left.remove(block);
+            });
+            Ok(Written::default())
+        }
+        written => written,
+    }
+}
+
+/// The blocks among `blocks` whose dirty pages have their home in PM.
+fn lazy_of(store: &Store, ino: Ino, blocks: &BTreeSet<FileBlock>) -> FsResult<Vec<FileBlock>> {
+    if store.dram.cache().dirty_pages_of(Home::Pm) == 0 {
+        return Ok(Vec::new());
+    }
+    let _guard = store.inodes.locks().read(ino);
+    let inode = match load(store, ino) {
+        Err(FsError::Stale | FsError::Engine(Error::PageBelow(_))) => return Ok(Vec::new()),
+        inode => inode?,
+    };
     let is_lazy = |block: &&FileBlock| store.dram.cache().home_of(inode.page_key(**block)) == Some(Home::Pm);
-    blocks.iter().filter(is_lazy).copied().collect()
+    Ok(blocks.iter().filter(is_lazy).copied().collect())
 }
 
 /// Makes the present content and size of a file durable. Later writes may be covered or not, so the call ends
 /// however fast a writer appends.
-pub(crate) fn write_back_file(store: &Store, ino: Ino) -> FsResult<()> {
-    let (size, mut left, lazy) = {
+pub(crate) fn write_back_file(store: &Store, ino: Ino, wait: Wait) -> FsResult<()> {
+    let (size, mut left) = {
         let _guard = store.inodes.locks().read(ino);
         let inode = match load(store, ino) {
             Err(FsError::Stale | FsError::Engine(Error::PageBelow(_))) => return Ok(()),
@@ -108,21 +138,25 @@ pub(crate) fn write_back_file(store: &Store, ino: Ino) -> FsResult<()> {
         };
         let Some(pending) = inode.pending else { return Ok(()) };
         let all = store.dram.cache().dirty_blocks(ino, FileBlock(0), FileBlock(u64::MAX), usize::MAX);
-        let lazy = lazy_of(store, &inode, &all);
-        (pending.size, all.into_iter().collect::<BTreeSet<FileBlock>>(), lazy)
+        (pending.size, all.into_iter().collect::<BTreeSet<FileBlock>>())
     };
-    if !lazy.is_empty() {
-        absorb(store, ino, &lazy, Wait::Allowed)?;
-        left.retain(|block| is_dirty(store, ino, *block));
-    }
-    let mut idle = 0;
+    let (mut idle, mut failed) = (0, None);
     while !left.is_empty() {
+        let all = idle > MOST_IDLE || interleave::active();
+        let into_pm = lazy_round(store, ino, &mut left, all, wait, &mut failed)?;
+        into_pm.blocks.iter().for_each(|block| {
+            left.remove(block);
+        });
         let blocks: Vec<FileBlock> = left.iter().copied().collect();
-        let written = write_back_blocks(store, ino, &blocks, idle > MOST_IDLE || interleave::active());
+        let below = write_back_blocks(store, ino, &blocks, all);
+        let written = below.map(|below| Written {
+            others: below.others + into_pm.others,
+            blocks: [below.blocks, into_pm.blocks].concat(),
+        });
         if matches!(written, Err(FsError::Engine(Error::NoSpace(_)))) {
             // The reserved device blocks are free but still under I/O pins of readers of their old content:
             // the pages are settled (I9).
-            keep_in_pm(store, ino, Wait::Allowed)?;
+            keep_in_pm(store, ino, wait)?;
             break;
         }
         let written = written?;
@@ -137,31 +171,37 @@ pub(crate) fn write_back_file(store: &Store, ino: Ino) -> FsResult<()> {
         };
         if idle > MOST_IDLE + MOST_TRIES {
             // Other threads keep changing the pages that must be installed first: the pages are settled (I9).
-            keep_in_pm(store, ino, Wait::Allowed)?;
+            keep_in_pm(store, ino, wait)?;
             break;
         }
         if written.others > 0 && written.blocks.is_empty() {
+            if wait != Wait::Allowed {
+                return Err(FsError::WouldBlock);
+            }
             store.dram.write_back().wait_round(WAIT);
         } else if written.blocks.is_empty() {
             left.extend(first_behind_end(store, ino)?);
         }
     }
-    raise_to(store, ino, size)
+    match failed {
+        Some(error) => Err(error),
+        None => raise_to(store, ino, size, wait),
+    }
 }
 
 /// Raises the durable size to `size`, or to the visible size if the file became shorter. The pages that were
 /// dirty when `size` was read are written. A page that a later write dirties behind the durable end stops the
 /// raise there and is settled: each round gets past the pages that are dirty at its begin.
-fn raise_to(store: &Store, ino: Ino, size: u64) -> FsResult<()> {
+fn raise_to(store: &Store, ino: Ino, size: u64, wait: Wait) -> FsResult<()> {
     if short_of(store, ino, size)?.is_some() {
-        raise_durable(store, ino, Wait::Allowed)?;
+        raise_durable(store, ino, wait)?;
     }
     let end = FileBlock(size.div_ceil(BLOCK_SIZE));
     while let Some(durable) = short_of(store, ino, size)? {
         let behind = store.dram.cache().dirty_blocks(ino, FileBlock(durable / BLOCK_SIZE), end, usize::MAX);
-        absorb(store, ino, &behind, Wait::Allowed)?;
+        absorb(store, ino, &behind, wait)?;
         interleave::point("raise:absorbed");
-        raise_durable(store, ino, Wait::Allowed)?;
+        raise_durable(store, ino, wait)?;
     }
     Ok(())
 }

@@ -131,7 +131,7 @@ fn next_pages(
     (pages, done)
 }
 
-/// How many of the pages that go next have no promise of a PM block.
+/// The number of pages without a promise of a PM block, of the pages that go next.
 fn count_unpromised(store: &Store, ino: Ino, blocks: &[FileBlock], most: usize) -> FsResult<usize> {
     let _guard = store.inodes.locks().read(ino);
     let inode = match load(store, ino) {

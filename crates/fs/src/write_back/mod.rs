@@ -5,4 +5,7 @@ pub mod group;
 mod group_install;
 mod group_pages;
 pub mod into_pm;
+pub(crate) mod lazy;
+mod lazy_install;
+mod lazy_look;
 pub mod steps;

@@ -6,8 +6,8 @@
 //! devices, and so on ([`STEPS`]).
 
 use crate::write_back::file::{blocks_with, raise_durable, write_back_file};
-use crate::write_back::group::{Written, write_back_blocks};
-use crate::write_back::into_pm::absorb;
+use crate::write_back::group::write_back_blocks;
+use crate::write_back::lazy::write_back_lazy;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use terrace_format::{FileBlock, Ino};
@@ -74,9 +74,9 @@ fn generation_of(store: &Store, ino: Ino) -> Option<u32> {
 }
 
 /// Writes a file back and notes the result.
-pub fn write_back_noted(store: &Store, ino: Ino) -> FsResult<()> {
+pub fn write_back_noted(store: &Store, ino: Ino, wait: Wait) -> FsResult<()> {
     let generation = generation_of(store, ino);
-    let result = match write_back_file(store, ino) {
+    let result = match write_back_file(store, ino, wait) {
         // The file was removed meanwhile: no byte of it needs to be durable.
         Err(FsError::Stale) => Ok(()),
         result => result,
@@ -90,7 +90,7 @@ fn group_round(store: &Store, ino: Ino, block: FileBlock) -> FsResult<Round> {
     let generation = generation_of(store, ino);
     let written = blocks_with(store, ino, block).and_then(|(home, blocks)| match home {
         Home::Block => write_back_blocks(store, ino, &blocks, interleave::active()),
-        Home::Pm => absorb(store, ino, &blocks, Wait::Allowed).map(|()| Written { blocks, others: 0 }),
+        Home::Pm => write_back_lazy(store, ino, &blocks, interleave::active(), Wait::Allowed),
     });
     match written {
         // No page was written, as other threads have them in flight: the file's failures stay as they are.

@@ -15,6 +15,7 @@ use terrace_store::moving::file_id::{FileId, load_file};
 use terrace_store::moving::relocate::move_between;
 use terrace_store::moving::relocation_group::{MovingGroup, collect_below};
 use terrace_store::moving::victim::{LEAVING, Victim};
+use terrace_store::types::Wait;
 use terrace_store::types::{BlockRange, FILE_END};
 
 impl Job {
@@ -27,7 +28,7 @@ impl Job {
                 && migration.store.dram.volatile_sizes().get(file.ino).is_some()
             {
                 // Dirty pages lie on no tier yet.
-                write_back_noted(&migration.store, file.ino)?;
+                write_back_noted(&migration.store, file.ino, Wait::Allowed)?;
             }
             match survey(migration, *file, self.at.1, &mut self.survey) {
                 Ok(Some(next)) => {

@@ -1,4 +1,4 @@
-//! Dirty pages that a change settles: their content goes with it into PM, and the commit drops them (S3).
+//! Dirty pages that a change settles: the change takes the content into PM, and the commit drops the pages (S3).
 
 use crate::change::staged::Staged;
 use crate::types::inode::Inode;
@@ -8,6 +8,8 @@ use terrace_format::BLOCK_SIZE;
 impl Staged<'_> {
     /// Notes that this change settles a dirty page.
     pub fn absorb(&mut self, page: &DirtyPage) {
+        let ascends = self.absorbed.last().is_none_or(|last| *last < page.key);
+        assert!(ascends, "block {} is settled twice, or out of order (S3)", page.key.block);
         self.absorbed.push(page.key);
     }
 

@@ -4,13 +4,14 @@ use crate::change::staged::Staged;
 use crate::lookup::below::completed;
 use crate::lookup::cold_read::fetched_block;
 use crate::lookup::data_checksum::{covered, is_sound, read_verified};
-use crate::lookup::lines::read_lines;
+use crate::lookup::lines::{lines_of, read_lines};
+use crate::lookup::newest::is_written_below;
 use crate::lookup::partial_shadow::page_below;
 use crate::operation::need::Attempt;
 use crate::operation::op::Op;
 use crate::store::Store;
-use crate::types::BLOCK;
 use crate::types::inode::Inode;
+use crate::types::{BLOCK, LINE};
 use std::borrow::Cow;
 use terrace_blocks::Target;
 use terrace_cache::DirtyPage;
@@ -19,7 +20,8 @@ use terrace_format::{BLOCK_SIZE, FileBlock, LineMask, PmBlock};
 use terrace_map::Mapping;
 
 /// A new block from a dirty page and the segment's part of it, which begins at a byte of the block. `end`: how far
-/// the file will be on media.
+/// the file will be on media. Over a cold block it holds lines alone where no edge line of the segment lacks its rest, so
+/// that no device is read (I10).
 ///
 /// # Errors
 /// EIO; a cold block is a need where the page lacks lines of it.
@@ -34,9 +36,60 @@ pub fn merge_dirty(
     end: u64,
     staged: &mut Staged<'_>,
 ) -> Attempt<Mapping> {
+    let to = from + data.len();
+    if let Some((held, lines)) = lines_alone(store, inode, dirty, old, (from, to, end))? {
+        let mut content = dirty.page.bytes().to_vec();
+        if let Some(old) = old {
+            let missing = LineMask(held.0 & !dirty.valid.0);
+            read_lines(store, old.block, missing, &mut content)?;
+        }
+        content[from..to].copy_from_slice(data);
+        let new = staged.take(Target::File { ino: inode.ino, block: dirty.key.block })?;
+        let hull = lines.hull();
+        staged.store(new, hull.start as u64, content[hull].to_vec())?;
+        staged.own_lines(
+            new,
+            Owner::File { ino: inode.ino, block: dirty.key.block, unwritten: false },
+            lines,
+        );
+        old.iter().for_each(|old| staged.release(old.block));
+        return Ok(Mapping::written(new));
+    }
     let mut content = completed(store, op, inode, dirty)?;
-    content[from..from + data.len()].copy_from_slice(data);
+    content[from..to].copy_from_slice(data);
     replace(store, inode, dirty.key.block, old, (content.into(), end), staged)
+}
+
+/// Of a cold block: the lines in PM, and the lines of a new block without the cold copy. `None`: the new block is to be whole.
+fn lines_alone(
+    store: &Store,
+    inode: &Inode,
+    dirty: &DirtyPage,
+    old: Option<Mapping>,
+    (from, to, end): (usize, usize, u64),
+) -> Attempt<Option<(LineMask, LineMask)>> {
+    let block = dirty.key.block;
+    assert!(from <= to && to <= BLOCK, "bytes {from}..{to} of block {block}");
+    let valid = LineMask(dirty.valid.0);
+    let held = match old {
+        Some(old) => lines_of(store, inode.ino, block, old)?,
+        None => LineMask::EMPTY,
+    };
+    let makes = store.mode.has_partial && !store.mode.no_partial_shadows;
+    let is_cold = match old {
+        Some(_) => !held.is_full(),
+        None => !valid.is_full() && makes && is_written_below(store, inode, block)?,
+    };
+    let known = valid.union(held);
+    let lacks =
+        |at: usize| from < to && !at.is_multiple_of(LINE) && !known.contains(LineMask::touching(at - 1, at));
+    let lines = known.union(if from < to { LineMask::touching(from, to) } else { LineMask::EMPTY });
+    // Bytes of the cold copy past the durable end become visible, and may be those of a longer file (S5).
+    let end_in = |size: u64| size.saturating_sub(block.0 * BLOCK_SIZE).min(BLOCK_SIZE) as usize;
+    let (durable, end) = (end_in(inode.durable_size()), end_in(end));
+    let hides_all = durable >= end || lines.contains(LineMask::touching(durable, end));
+    let is_alone = is_cold && !lines.is_full() && !lacks(from) && !lacks(to) && hides_all;
+    Ok(is_alone.then_some((held, lines)))
 }
 
 /// A new block from the old content and the segment's part of it.

@@ -35,6 +35,12 @@ pub fn record_of(store: &Store, blocks: usize) -> usize {
     RECORD_FIXED + OF_WRITTEN * (blocks + 1) + map.bytes(1, blocks + 1)
 }
 
+/// As [`record_of`], of blocks that do not follow one another in the file.
+pub fn record_of_scattered(store: &Store, blocks: usize) -> usize {
+    let map = store.persistent.map().record();
+    RECORD_FIXED + OF_WRITTEN * (blocks + 1) + map.bytes(blocks + 1, blocks + 1)
+}
+
 /// PM blocks that a record of `bytes` bytes removes at most, with their cold extents.
 pub(crate) fn removed_blocks(store: &Store, bytes: usize) -> usize {
     bytes / (OF_REMOVED + store.persistent.map().record().bytes(1, 1))

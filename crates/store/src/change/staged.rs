@@ -244,12 +244,12 @@ impl<'a> Staged<'a> {
     }
 
     /// As [`Self::own`], of a written block with the checksum of its content.
-    pub(crate) fn own_content(&mut self, block: PmBlock, owner: Owner, checksum: Option<DataChecksum>) {
+    pub fn own_content(&mut self, block: PmBlock, owner: Owner, checksum: Option<DataChecksum>) {
         self.entries.push((block, Entry::with_checksum(owner, checksum)));
     }
 
     /// As [`Self::own`], of a block that holds some lines.
-    pub(crate) fn own_lines(&mut self, block: PmBlock, owner: Owner, lines: LineMask) {
+    pub fn own_lines(&mut self, block: PmBlock, owner: Owner, lines: LineMask) {
         debug_assert!(!lines.is_empty(), "owned block {block} has no line (design 4.2)");
         self.entries.push((block, Entry::new(owner, lines)));
     }

@@ -26,7 +26,7 @@ pub fn covered(start: u64, end: u64) -> usize {
 
 /// The checksum for a block of this content, if the pool has them.
 #[inline]
-pub(crate) fn checksum_of(store: &Store, content: &[u8], covered: usize) -> Option<DataChecksum> {
+pub fn checksum_of(store: &Store, content: &[u8], covered: usize) -> Option<DataChecksum> {
     if store.mode.has_checksums { DataChecksum::of(content, covered) } else { None }
 }
 

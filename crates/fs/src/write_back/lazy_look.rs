@@ -1,0 +1,203 @@
+//! A look at dirty pages with home PM: copies of the pages, and stores of lines into blocks of the file.
+//!
+//! Such lines are stored in the same hold of the shared inode lock as the copy is made: a writer needs the exclusive lock, so
+//! no older copy is stored after a newer copy. Readers go on: reads take these lines from DRAM. The version of the block rises
+//! before the first and after the last store, and refuses a migration with an earlier look (S6).
+
+use smallvec::SmallVec;
+use terrace_blocks::Claim;
+use terrace_cache::{DirtyPage, Lines};
+use terrace_format::table::DataChecksum;
+use terrace_format::{BLOCK_SIZE, FileBlock, Ino, LineMask, PmBlock};
+use terrace_map::Mapping;
+use terrace_placement::Home;
+use terrace_store::change::record_room::atomic_blocks;
+use terrace_store::error::{FsError, FsResult};
+use terrace_store::inode::slot::{check_owner, load};
+use terrace_store::lookup::intents::intents_of;
+use terrace_store::lookup::lines::lines_of;
+use terrace_store::lookup::newest::is_written_below;
+use terrace_store::store::Store;
+use terrace_store::types::inode::Inode;
+use terrace_wal::Error;
+
+/// Most pages of a transaction.
+const MOST_PAGES: u64 = 128;
+
+/// Lines that are stored in one hold of the shared lock: 200 µs on PM that takes 200 ns for each.
+const HELD_LINES: u32 = 1000;
+
+/// Pages of a file on the way into PM, marked as in flight until the look is dropped.
+pub(super) struct Look<'s> {
+    pub(super) store: &'s Store,
+    pub(super) ino: Ino,
+    pub(super) generation: u32,
+    /// The visible size when the pages were copied.
+    pub(super) visible: u64,
+    /// The pages, in the order of their blocks.
+    pub(super) pages: Vec<LazyCopy<'s>>,
+    /// Blocks for which the page is not enough: written whole, under the exclusive lock.
+    pub(super) whole: Vec<FileBlock>,
+    /// Pages that other threads have in flight.
+    pub(super) others: usize,
+    /// Why a page could not be stored.
+    pub(super) failed: Option<FsError>,
+}
+
+impl Drop for Look<'_> {
+    fn drop(&mut self) {
+        let copies: Vec<DirtyPage> = self.pages.drain(..).map(|page| page.copy).collect();
+        self.store.dram.cache().mark_in_flight(&copies, false);
+    }
+}
+
+/// A copy of a page, and where its lines are.
+pub(super) struct LazyCopy<'s> {
+    pub(super) copy: DirtyPage,
+    pub(super) place: Place<'s>,
+}
+
+/// Where lines of a page are, or will be.
+pub(super) enum Place<'s> {
+    /// In the block that the file has.
+    Present {
+        pm: PmBlock,
+        /// Lines that were stored.
+        stored: LineMask,
+        /// The version of the block since then: a later store into it, such as zeros past the durable end, may lie over them.
+        version: u64,
+    },
+    /// In a new block.
+    New {
+        /// The block that the file had: an unwritten one.
+        old: Option<Mapping>,
+        /// Lines that the new block gets; some only over a cold block.
+        lines: LineMask,
+        /// The new block, once its lines are streamed.
+        new: Option<(PmBlock, Claim<'s>, Option<DataChecksum>)>,
+    },
+}
+
+/// Copies pages with home PM, and stores lines into blocks of the file. `all`: also pages that other threads have in flight.
+/// `None` without pages.
+///
+/// # Errors
+/// EIO of metadata.
+pub(super) fn look_at_lazy<'s>(
+    store: &'s Store,
+    ino: Ino,
+    blocks: &[FileBlock],
+    all: bool,
+) -> FsResult<Option<Look<'s>>> {
+    let _guard = store.inodes.locks().read(ino);
+    let inode = match load(store, ino) {
+        Err(FsError::Stale | FsError::Engine(Error::PageBelow(_))) => return Ok(None),
+        inode => inode?,
+    };
+    let mut look = Look {
+        store,
+        ino,
+        generation: inode.slot.generation.get(),
+        visible: inode.size(),
+        pages: Vec::new(),
+        whole: Vec::new(),
+        others: 0,
+        failed: None,
+    };
+    let durable_block = FileBlock(inode.durable_size() / BLOCK_SIZE);
+    let intents = intents_of(store, &inode)?;
+    let most = MOST_PAGES.min(atomic_blocks(store)) as usize;
+    let mut left = HELD_LINES;
+    for block in blocks {
+        let Some(copy) = store.dram.cache().dirty(inode.page_key(*block)) else { continue };
+        // Behind the durable end a page that does not go now goes first (C28).
+        let is_behind = *block >= durable_block;
+        if copy.home != Home::Pm || copy.in_flight && !all {
+            look.others += usize::from(copy.home == Home::Pm);
+            match is_behind {
+                true => break,
+                false => continue,
+            }
+        }
+        let is_gone = intents.iter().any(|range| range.first <= *block && *block < range.end);
+        let place = if is_gone { None } else { place_of(store, &inode, &copy)? };
+        match place {
+            None => {
+                look.whole.push(*block);
+                if is_behind {
+                    break;
+                }
+            }
+            Some(mut place) => {
+                if let Place::Present { pm, stored, version } = &mut place {
+                    left = left.saturating_sub(stored.0.count_ones());
+                    match store_lines(store, *pm, &copy, *stored) {
+                        Ok(now) => *version = now,
+                        Err(error) => {
+                            look.failed = Some(error);
+                            break;
+                        }
+                    }
+                }
+                look.pages.push(LazyCopy { copy, place });
+            }
+        }
+        if left == 0 || look.pages.len() + look.whole.len() >= most {
+            break;
+        }
+    }
+    look.mark();
+    Ok((!look.pages.is_empty() || !look.whole.is_empty() || look.failed.is_some()).then_some(look))
+}
+
+impl Look<'_> {
+    fn mark(&self) {
+        let copies: SmallVec<[DirtyPage; 8]> = self.pages.iter().map(|page| page.copy.clone()).collect();
+        self.store.dram.cache().mark_in_flight(&copies, true);
+    }
+}
+
+/// The place for the lines of a page; `None`: the block is to be whole, and lacks content in the page.
+fn place_of<'s>(store: &Store, inode: &Inode, copy: &DirtyPage) -> FsResult<Option<Place<'s>>> {
+    let (block, valid) = (copy.key.block, LineMask(copy.valid.0));
+    let start = block.0 * BLOCK_SIZE;
+    let end_in = |size: u64| size.saturating_sub(start).min(BLOCK_SIZE) as usize;
+    // A raised size shows all bytes behind the durable end.
+    let (durable, visible) = (end_in(inode.durable_size()), end_in(inode.size()));
+    let shown = LineMask(Lines::touched(durable, visible).0);
+    let mapping = store.persistent.map().lookup(&inode.map(), block)?;
+    if let Some(mapping) = mapping.filter(|mapping| !mapping.unwritten) {
+        check_owner(store, inode, block, mapping.block)?;
+        let is_full = lines_of(store, inode.ino, block, mapping)?.is_full();
+        let can_stay = valid.contains(shown) && !(is_full && store.mode.has_checksums);
+        let stored = LineMask(copy.dirty.0).union(shown);
+        return Ok(can_stay.then_some(Place::Present { pm: mapping.block, stored, version: 0 }));
+    }
+    let is_cold = mapping.is_none() && is_written_below(store, inode, block)?;
+    if !is_cold || valid.is_full() {
+        return Ok(Some(Place::New { old: mapping, lines: LineMask::FULL, new: None }));
+    }
+    let has_partial = store.mode.has_partial && !store.mode.no_partial_shadows;
+    let place = Place::New { old: None, lines: valid, new: None };
+    Ok((has_partial && valid.contains(shown)).then_some(place))
+}
+
+/// Stores lines of a page into a block that stays; gives the version of the block. The caller holds the inode's lock, at
+/// least shared.
+fn store_lines(store: &Store, pm: PmBlock, copy: &DirtyPage, lines: LineMask) -> FsResult<u64> {
+    let (at, blocks) = (pm.offset(), store.persistent.blocks());
+    // The bytes may be named by the checksum of a lane's last record (T4).
+    store.persistent.wal().confirm_named(at, BLOCK_SIZE)?;
+    blocks.descriptor(pm).set_clean(false);
+    blocks.bump(pm);
+    if let Some(tick) = store.steering.stamp() {
+        blocks.descriptor(pm).touch_written(tick);
+    }
+    for run in lines.runs() {
+        let bytes = &copy.page.bytes()[run.clone()];
+        store.persistent.pm().write_streaming(at.plus(run.start as u64), bytes)?;
+        store.devices.io().pm.write(bytes.len());
+    }
+    blocks.bump(pm);
+    Ok(blocks.descriptor(pm).version())
+}
