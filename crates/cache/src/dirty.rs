@@ -8,6 +8,7 @@
 //! birth may not: its page was dropped (truncated, punched, settled), or a newer copy was installed.
 
 use crate::block_cache::BlockCache;
+use crate::dirty_files::File;
 use crate::header::{Header, Lines, List, PageKey};
 use crate::page::Page;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
@@ -270,7 +271,8 @@ impl BlockCache {
     /// The files that have dirty pages, by number.
     pub fn dirty_files(&self) -> Vec<Ino> {
         let mut found: Vec<Ino> = Vec::new();
-        self.files.shards.iter().for_each(|shard| found.extend(shard.lock().keys()));
+        let dirty = |(ino, file): (&Ino, &File)| (!file.blocks.is_empty()).then_some(*ino);
+        self.files.shards.iter().for_each(|shard| found.extend(shard.lock().iter().filter_map(dirty)));
         found.sort_unstable();
         found
     }
@@ -280,7 +282,8 @@ impl BlockCache {
     pub fn aged(&self, cutoff_ns: u64) -> Vec<(Ino, FileBlock)> {
         let mut found = Vec::new();
         for shard in &self.files.shards {
-            for (ino, file) in shard.lock().iter_mut().filter(|(_, file)| file.oldest_ns <= cutoff_ns) {
+            let is_due = |file: &File| file.oldest_ns <= cutoff_ns && !file.blocks.is_empty();
+            for (ino, file) in shard.lock().iter_mut().filter(|(_, file)| is_due(file)) {
                 file.oldest_ns = file.blocks.values().copied().min().unwrap_or(u64::MAX);
                 let first = file.blocks.iter().find(|(_, since)| **since <= cutoff_ns);
                 found.extend(first.map(|(block, _)| (file.oldest_ns, *ino, *block)));

@@ -1,11 +1,14 @@
-//! The index of dirty blocks: of each file its dirty blocks in order, each with the time since when it is dirty.
+//! The index of dirty blocks: of each file its dirty blocks in order, each with the time since when it is dirty; and how
+//! blocks are written between syncs ([`sync_states`](crate::sync_states)).
 //!
 //! Lock order: the lock of a shard of the index is innermost.
 
 use crate::header::PageKey;
+use crate::sync_state::SyncState;
 use std::collections::{BTreeMap, HashMap};
 use terrace_format::{FileBlock, Ino};
 use terrace_runtime::sync::Mutex;
+use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 
 const SHARDS: usize = 16;
 
@@ -15,16 +18,60 @@ pub(crate) struct File {
     pub(crate) blocks: BTreeMap<FileBlock, u64>,
     /// No block is older.
     pub(crate) oldest_ns: u64,
+    /// Writes between syncs, of blocks with and without a page.
+    pub(crate) states: BTreeMap<FileBlock, SyncState>,
+    /// Blocks written since the last sync, each once.
+    pub(crate) since_sync: Vec<FileBlock>,
+    /// The last sync.
+    pub(crate) synced_ns: Option<u64>,
+}
+
+impl File {
+    fn new(generation: u32, now_ns: u64) -> File {
+        File {
+            generation,
+            blocks: BTreeMap::new(),
+            oldest_ns: now_ns,
+            states: BTreeMap::new(),
+            since_sync: Vec::new(),
+            synced_ns: None,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.blocks.is_empty() && self.states.is_empty()
+    }
+
+    /// Drops the states with a last write at `cutoff_ns` or before; gives their number.
+    fn drop_states_before(&mut self, cutoff_ns: u64) -> u64 {
+        let before = self.states.len();
+        self.states.retain(|_, state| state.last_ns > cutoff_ns);
+        let states = &self.states;
+        self.since_sync.retain(|block| states.contains_key(block));
+        (before - self.states.len()) as u64
+    }
+
+    fn state_times(&self) -> impl Iterator<Item = u64> {
+        self.states.values().map(|state| state.last_ns)
+    }
 }
 
 /// The index of dirty blocks by file.
 pub(crate) struct DirtyFiles {
     pub(crate) shards: Vec<Mutex<HashMap<Ino, File>>>,
+    /// States of each shard.
+    states: Vec<AtomicU64>,
+    /// Most states of a shard.
+    most_states: AtomicU64,
 }
 
 impl DirtyFiles {
     pub(crate) fn new() -> DirtyFiles {
-        DirtyFiles { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+        DirtyFiles {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            states: (0..SHARDS).map(|_| AtomicU64::new(0)).collect(),
+            most_states: AtomicU64::new(0),
+        }
     }
 
     pub(crate) fn shard(&self, ino: Ino) -> &Mutex<HashMap<Ino, File>> {
@@ -33,13 +80,12 @@ impl DirtyFiles {
 
     pub(crate) fn add(&self, key: PageKey, now_ns: u64) {
         let mut files = self.shard(key.ino).lock();
-        let generation = key.generation;
-        let file = files.entry(key.ino).or_insert_with(|| File {
-            generation,
-            blocks: BTreeMap::new(),
-            oldest_ns: now_ns,
-        });
-        assert_eq!(file.generation, generation, "dirty pages of a file that is gone");
+        self.drop_gone(&mut files, key);
+        let file = files.entry(key.ino).or_insert_with(|| File::new(key.generation, now_ns));
+        assert_eq!(file.generation, key.generation, "dirty pages of a file that is gone");
+        if file.blocks.is_empty() {
+            file.oldest_ns = now_ns;
+        }
         file.blocks.insert(key.block, now_ns);
     }
 
@@ -47,9 +93,72 @@ impl DirtyFiles {
         let mut files = self.shard(key.ino).lock();
         if let Some(file) = files.get_mut(&key.ino).filter(|file| file.generation == key.generation) {
             file.blocks.remove(&key.block);
-            if file.blocks.is_empty() {
+            if file.is_empty() {
                 files.remove(&key.ino);
             }
         }
     }
+
+    /// Limits the number of states of all shards together.
+    pub(crate) fn limit_states(&self, most: u64) {
+        self.most_states.store(most / SHARDS as u64, Ordering::Relaxed);
+    }
+
+    /// The number of states.
+    pub(crate) fn states(&self) -> u64 {
+        self.states.iter().map(|states| states.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Changes the states of a file, and drops the oldest ones of its shard beyond the limit.
+    pub(crate) fn with_states(&self, key: PageKey, now_ns: u64, change: impl FnOnce(&mut File)) {
+        let most = self.most_states.load(Ordering::Relaxed);
+        if most == 0 {
+            return;
+        }
+        let count = &self.states[key.ino.0 as usize % SHARDS];
+        let mut files = self.shard(key.ino).lock();
+        self.drop_gone(&mut files, key);
+        let file = files.entry(key.ino).or_insert_with(|| File::new(key.generation, now_ns));
+        let before = file.states.len();
+        change(file);
+        let added = (file.states.len() - before) as u64;
+        if added > 0 && count.fetch_add(added, Ordering::Relaxed) + added > most {
+            count.fetch_sub(drop_oldest(&mut files, most), Ordering::Relaxed);
+        }
+    }
+
+    /// Drops the states of an earlier file of an inode.
+    fn drop_gone(&self, files: &mut HashMap<Ino, File>, key: PageKey) {
+        let gone = files.get(&key.ino).filter(|file| file.generation != key.generation);
+        if let Some(file) = gone.filter(|file| file.blocks.is_empty()) {
+            let states = file.states.len() as u64;
+            self.states[key.ino.0 as usize % SHARDS].fetch_sub(states, Ordering::Relaxed);
+            files.remove(&key.ino);
+        }
+    }
+
+    /// Forgets the states of a file.
+    pub(crate) fn forget_states(&self, ino: Ino) {
+        let mut files = self.shard(ino).lock();
+        if let Some(file) = files.get_mut(&ino) {
+            let gone = file.states.len() as u64;
+            self.states[ino.0 as usize % SHARDS].fetch_sub(gone, Ordering::Relaxed);
+            file.states.clear();
+            file.since_sync.clear();
+            if file.is_empty() {
+                files.remove(&ino);
+            }
+        }
+    }
+}
+
+/// Drops the states with the earliest last writes, an eighth of them at once: so each costs little. Gives their number.
+fn drop_oldest(files: &mut HashMap<Ino, File>, most: u64) -> u64 {
+    let mut times: Vec<u64> = files.values().flat_map(File::state_times).collect();
+    let drop = times.len().saturating_sub((most - most / 8) as usize).clamp(1, times.len().max(1));
+    let (_, cutoff, _) = times.select_nth_unstable(drop - 1);
+    let cutoff = *cutoff;
+    let gone = files.values_mut().map(|file| file.drop_states_before(cutoff)).sum();
+    files.retain(|_, file| !file.is_empty());
+    gone
 }

@@ -16,6 +16,8 @@ mod frequency;
 mod header;
 mod page;
 mod shard;
+mod sync_state;
+mod sync_states;
 #[cfg(test)]
 mod tests;
 
@@ -24,3 +26,4 @@ pub use clean::Found;
 pub use dirty::{DirtyPage, Installed};
 pub use header::{Lines, PageKey};
 pub use page::Page;
+pub use sync_state::{LineCosts, SyncAges, SyncVerdicts};

@@ -11,7 +11,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::sync::Arc;
-use terrace_engine::{Atime, MetadataMoves, MountOptions, PolicyKind};
+use terrace_engine::{Atime, LazyOption, MetadataMoves, MountOptions, PolicyKind};
 
 /// Mount options, sorted by their receiver.
 #[derive(Debug, Clone)]
@@ -92,6 +92,7 @@ impl Options {
         }
         options.fs.parameters.check().map_err(misfit)?;
         fits_in_memory(&options.fs, memory_bytes()).map_err(misfit)?;
+        lazy_fits(&options.fs).map_err(misfit)?;
         Ok(options)
     }
 
@@ -173,8 +174,8 @@ impl Options {
             "emulate-pm" | "emulate-tier" => {
                 return Err(Failure::new(format!("mount option {name}: needs a value; write {name}=VALUE")));
             }
-            "cache" | "kernel_cache" | "buffer" | "policy" | "data" | "threshold" | "group" | "prefetch"
-            | "prefetch_ms" | "log" | "tier" | "metadata" | "large_min" => {
+            "cache" | "kernel_cache" | "buffer" | "lazy" | "policy" | "data" | "threshold" | "group"
+            | "prefetch" | "prefetch_ms" | "log" | "tier" | "metadata" | "large_min" => {
                 return Err(Failure::new(format!("mount option {name}: needs a value; write {name}=VALUE")));
             }
             number if parameters::knows(number) || WayIn::knows(number) => {
@@ -199,6 +200,9 @@ impl Options {
             }
             "kernel_cache" => self.kernel_cache_bytes = size()?,
             "buffer" => self.fs.buffer.bytes = size()?,
+            "lazy" => {
+                self.fs.buffer.lazy = lazy_named(value).ok_or_else(|| wrong("must be auto, on or off"))?
+            }
             "emulate-pm" => self.emulation.take_pm(value).map_err(|error| wrong(&error))?,
             "emulate-tier" => self.emulation.take_tier(value).map_err(|error| wrong(&error))?,
             "prefetch" => self.fs.prefetch_bytes = size()?,
@@ -227,13 +231,9 @@ impl Options {
                 }
             }
             way if WayIn::knows(way) => self.way_in.take(way, value).map_err(wrong)?,
-            "metadata" => {
-                self.fs.metadata_moves = match value {
-                    "pm" => MetadataMoves::Never,
-                    "any" => MetadataMoves::WhenScarce,
-                    _ => return Err(wrong("must be any or pm")),
-                }
-            }
+            "metadata" if value == "pm" => self.fs.metadata_moves = MetadataMoves::Never,
+            "metadata" if value == "any" => self.fs.metadata_moves = MetadataMoves::WhenScarce,
+            "metadata" => return Err(wrong("must be any or pm")),
             "policy" => {
                 let unknown = || wrong(&format!("no such policy; use {}", terrace_engine::policy_names()));
                 self.fs.policy = Some(PolicyKind::named(value).ok_or_else(unknown)?);
@@ -274,6 +274,26 @@ fn fits_in_memory(options: &MountOptions, memory_bytes: u64) -> Result<(), Strin
     }
     let [cache, buffer, memory] = distinct([cache, buffer, memory_bytes]);
     Err(format!("cache={cache} and buffer={buffer} are more than the {memory} of memory of this machine"))
+}
+
+fn lazy_named(name: &str) -> Option<LazyOption> {
+    let named = [("auto", LazyOption::Auto), ("on", LazyOption::On), ("off", LazyOption::Off)];
+    named.into_iter().find(|(found, _)| *found == name).map(|(_, option)| option)
+}
+
+/// Refuses lazy writes where no write can wait.
+fn lazy_fits(options: &MountOptions) -> Result<(), String> {
+    if options.buffer.lazy == LazyOption::Off {
+        return Ok(());
+    }
+    let name = if options.buffer.lazy == LazyOption::On { "on" } else { "auto" };
+    if options.read_only {
+        return Err(format!("lazy={name}: a mount with ro changes nothing"));
+    }
+    if options.buffer.bytes == 0 {
+        return Err(format!("lazy={name}: needs a buffer; see buffer="));
+    }
+    Ok(())
 }
 
 /// Whether a word stands alone.
@@ -386,6 +406,9 @@ mod tests {
             ("cache=lots", "or auto"),
             ("cache=1000T", "more than the"),
             ("buffer=1000T", "of memory of this machine"),
+            ("lazy=maybe", "must be auto, on or off"),
+            ("lazy=on,buffer=0", "lazy=on: needs a buffer"),
+            ("lazy=auto,ro", "lazy=auto: a mount with ro changes nothing"),
             ("cache", "needs a value"),
             ("kernel_cache=some", "not a size"),
             ("kernel_cache", "needs a value"),

@@ -4,11 +4,13 @@
 //! in the table: tests drive that step, so a request ends at the time of their choice.
 
 use crate::engine::Engine;
+use crate::line_costs::{LineCostStep, is_wanted};
 use crate::memory::MemoryStep;
 use crate::requests::{request_background, request_step};
 use std::io;
 use std::sync::Arc;
 use terrace_fs::removal::steps::{PrepareStep, ReclaimStep, WaitingStep};
+use terrace_fs::write_back::lazy_step::LazyStep;
 use terrace_fs::write_back::steps::WriteBackStep;
 use terrace_migration::clock::ClockStep;
 use terrace_migration::spill::step::SpillStep;
@@ -19,7 +21,7 @@ use terrace_store::lookup::ahead_step::AheadStep;
 use terrace_store::parts::dram::read_ahead::WORKERS as AHEAD_WORKERS;
 use terrace_store::parts::dram::write_back::STEPS as WRITE_BACK_STEPS;
 use terrace_store::parts::pressure::WORKERS;
-use terrace_store::pressure::buffer::{has_buffer, has_lazy_writes};
+use terrace_store::pressure::buffer::{has_buffer, may_have_lazy_writes};
 
 /// The threads that drive background work; dropping it stops and joins them.
 pub struct Background {
@@ -122,11 +124,27 @@ const STEPS: &[StepRow] = &[
         count: |engine| once(!engine.store.mode.read_only && engine.store.devices.tiers().len() > 1),
         make: |engine, _| (Box::new(SpillStep::new(&engine.migration)), Waker::new()),
     },
+    // Whether PM is slow.
+    StepRow {
+        count: |engine| once(is_wanted(&engine.store)),
+        make: |engine, _| (Box::new(LineCostStep::new(&engine.store)), Waker::new()),
+    },
+    // Write-back of lazy pages for room.
+    StepRow {
+        count: |engine| {
+            let steps = engine.store.dram.lazy_writes().options().lazy_steps();
+            if may_have_lazy_writes(&engine.store) { steps } else { 0 }
+        },
+        make: |engine, number| {
+            let waker = engine.store.dram.write_back().lazy_wakers[number].clone();
+            (Box::new(LazyStep::new(&engine.store, number)), waker)
+        },
+    },
     // Write-back of dirty pages by age and pressure.
     StepRow {
         count: |engine| {
             let store = &engine.store;
-            if has_buffer(store) || has_lazy_writes(store) { WRITE_BACK_STEPS } else { 0 }
+            if has_buffer(store) || may_have_lazy_writes(store) { WRITE_BACK_STEPS } else { 0 }
         },
         make: |engine, number| {
             let first = number == 0;

@@ -281,14 +281,17 @@ fn open_numbers(
 /// Cache and buffer in DRAM.
 fn open_dram(options: &MountOptions) -> Dram {
     let memory = options.memory.as_ref();
+    let lazy_writes = LazyWrites::new(&options.buffer);
+    let cache = BlockCache::new(options.cache_bytes, options.prefetch_ms * 1_000_000);
+    cache.limit_sync_states(if options.read_only { 0 } else { lazy_writes.most_states() });
     let most_cache_bytes =
         memory.map_or(options.cache_bytes, |memory| options.cache_bytes.max(most(&memory.look())));
     Dram::new(
-        BlockCache::new(options.cache_bytes, options.prefetch_ms * 1_000_000),
+        cache,
         most_cache_bytes / BLOCK_SIZE,
         ReadAhead::new(options.prefetch_bytes / BLOCK_SIZE, options.cache_bytes / BLOCK_SIZE),
-        WriteBack::new(options.buffer.bytes),
-        LazyWrites::new(&options.buffer),
+        WriteBack::new(&options.buffer),
+        lazy_writes,
     )
 }
 

@@ -8,7 +8,7 @@ use terrace_store::error::{FsError, FsResult};
 use terrace_store::inode::slot::load;
 use terrace_store::pressure::buffer::has_lazy_writes;
 use terrace_store::steering::learn::expect_use;
-use terrace_store::steering::learn::note_fsync;
+use terrace_store::steering::learn::{judge_sync, note_fsync};
 use terrace_store::store::Store;
 use terrace_store::types::Wait;
 use terrace_wal::Error;
@@ -31,6 +31,7 @@ pub fn fsync(store: &Store, ino: Ino, _data_only: bool, wait: Wait) -> FsResult<
     if is_waiting && wait != Wait::Allowed && !is_done_here(store, ino)? {
         return Err(FsError::WouldBlock);
     }
+    judge_sync(store, ino);
     if is_waiting {
         write_back_noted(store, ino, wait)?;
     }

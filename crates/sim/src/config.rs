@@ -153,10 +153,9 @@ impl Config {
         }
     }
 
-    /// Blocks of a write that begin to wait in DRAM together.
+    /// Blocks of a write that begin to wait in DRAM together. A write over lazy and eager blocks is cut between them.
     pub fn waiting_blocks(&self) -> u64 {
-        let half = (self.buffer.bytes / BLOCK_SIZE / 2).max(1);
-        if self.buffer.lazy { half.min(self.atomic_blocks()) } else { half }
+        if self.buffer.lazy { 1 } else { (self.buffer.bytes / BLOCK_SIZE / 2).max(1) }
     }
 
     /// The properties of the pool on which the states after a crash depend.

@@ -324,6 +324,14 @@ fn show_parameters(found: &Value) {
     ));
 }
 
+fn show_lazy(lazy: &Value) {
+    let state = if lazy["on"] == true { "on" } else { "off" };
+    let [reason, pages] = ["reason", "pages"].map(|name| text(&lazy[name]));
+    let [dram, pm] = ["dram_line_ns", "pm_line_ns"].map(|cost| lazy[cost].as_f64().unwrap_or(0.0));
+    let costs = format!("{pm:.0} and {dram:.0} ns a line");
+    output::print(format!("lazy writes {state}: {reason} ({costs}); {pages} pages wait"));
+}
+
 /// The bytes that spills have relocated from nearly full tiers, and the reason if a spill waits.
 fn show_spilling(migration: &Value) {
     let reason = migration["spill_reason"].as_str();
@@ -381,11 +389,11 @@ fn show_live(found: &Value, verbose: bool) {
         let pending = size(&found["bytes_not_yet_durable"]);
         if verbose {
             output::print(format!("DRAM cache {cache}, dirty {dirty}; not yet durable {pending}"));
+            show_lazy(&dram["lazy"]);
         } else {
             let advice = if found["bytes_not_yet_durable"] == 0 { "" } else { "; 'terrace sync' writes it" };
-            output::print(format!(
-                "memory: {cache} of copies of lower tiers; written and not yet durable: {pending}{advice}"
-            ));
+            let text = "of copies of lower tiers; written and not yet durable:";
+            output::print(format!("memory: {cache} {text} {pending}{advice}"));
         }
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod health;
 pub mod io;
+pub mod lazy;
 pub mod metadata;
 pub mod parameters;
 pub mod placement;

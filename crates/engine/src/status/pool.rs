@@ -3,6 +3,7 @@
 use crate::engine::Engine;
 use crate::requests::request_reports;
 use crate::status::health::pm_trouble;
+use crate::status::lazy::{LazyStatus, lazy_status};
 use crate::status::metadata::{MetadataStatus, metadata_status};
 use crate::status::parameters::{ParametersStatus, parameters_status};
 use crate::status::placement::{PlacementStatus, placement_status};
@@ -51,6 +52,8 @@ pub struct DramStatus {
     pub buffer_bytes: u64,
     /// Dirty bytes, which only DRAM has.
     pub dirty_bytes: u64,
+    /// Writes that wait for PM.
+    pub lazy: LazyStatus,
 }
 
 /// The state of a mounted pool.
@@ -176,6 +179,7 @@ pub fn status(engine: &Engine) -> FsResult<FsStatus> {
             cache_bytes: engine.store.dram.cache().bytes(),
             buffer_bytes: engine.store.dram.write_back().limit_pages * BLOCK_SIZE,
             dirty_bytes: engine.store.dram.cache().dirty_bytes(),
+            lazy: lazy_status(engine),
         },
         bytes_not_yet_durable: engine.store.dram.cache().dirty_bytes(),
         pm: engine.store.persistent.pm().describe(),

@@ -1,6 +1,8 @@
 //! Lazy writes: they wait in DRAM with PM as their home, and write-back puts them there (docs/write-buffer.md).
 
-use terrace_engine::{BufferOptions, Engine, FsResult, LazyOption, MountOptions, SetAttributes, Simulation};
+use terrace_engine::{
+    BufferOptions, Engine, FsResult, LazyAblation, LazyOption, MountOptions, SetAttributes, Simulation,
+};
 use terrace_format::{BLOCK_SIZE, Ino};
 use terrace_store::types::{Wait, WriteFlags};
 use terrace_testkit::{ROOT, SimulatedPool, TrackedFile, create, fill, pattern, read_all};
@@ -9,7 +11,7 @@ const BLOCK: usize = BLOCK_SIZE as usize;
 
 fn lazy() -> MountOptions {
     MountOptions {
-        buffer: BufferOptions { lazy: LazyOption::On, ..Default::default() },
+        buffer: BufferOptions { lazy: LazyOption::On, ablation: LazyAblation::Always, ..Default::default() },
         ..MountOptions::default()
     }
 }

@@ -23,7 +23,7 @@ use terrace_store::inode::load::load_regular;
 use terrace_store::inode::slot::{log_slot, wall_now};
 use terrace_store::operation::need::{Attempt, Fail};
 use terrace_store::operation::op::Op;
-use terrace_store::steering::learn::note_write;
+use terrace_store::steering::learn::{note_lines, note_write};
 use terrace_store::store::Store;
 use terrace_store::types::inode::{Inode, Pending};
 use terrace_store::types::segment::Segment;
@@ -243,9 +243,7 @@ fn try_buffer(
             bytes[from..to].copy_from_slice(data);
         };
         match page {
-            None => {
-                store.dram.cache().change_dirty(key, (valid, dirty), false, now, change);
-            }
+            None => drop(store.dram.cache().change_dirty(key, (valid, dirty), false, now, change)),
             Some(mut page) => {
                 change(page.bytes_mut());
                 store.dram.cache().add_dirty(key, home, (valid, dirty), page, now);
@@ -262,6 +260,9 @@ fn try_buffer(
     };
     store.dram.volatile_sizes().set(ino, pending);
     note_write(store, &inode, range, segment.length, flags, home);
+    if home == Home::Pm {
+        note_lines(store, &inode, segment, flags, false);
+    }
     Ok(Some(count))
 }
 

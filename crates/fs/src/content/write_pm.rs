@@ -25,7 +25,7 @@ use terrace_store::inode::capability::expect_no_capability;
 use terrace_store::inode::load::load_regular;
 use terrace_store::operation::need::Attempt;
 use terrace_store::operation::op::{Op, SMALL_RECORD};
-use terrace_store::steering::learn::note_write;
+use terrace_store::steering::learn::{note_lines, note_write};
 use terrace_store::store::Store;
 use terrace_store::types::segment::Segment;
 use terrace_store::types::{BlockRange, Wait, WriteFlags};
@@ -118,6 +118,7 @@ fn write_piece(
         }
         finish_change(store, reservation, &inode, slot, staged)?;
         note_write(store, &inode, segment.blocks(), segment.length, flags, Home::Pm);
+        note_lines(store, &inode, &segment, flags, true);
         Ok(true)
     })
 }

@@ -19,7 +19,7 @@ use terrace_store::inode::capability::has_capability;
 use terrace_store::inode::load::load_regular;
 use terrace_store::inode::slot::{check_owner, log_size_and_times, log_slot, wall_now};
 use terrace_store::steering::choose_home::{home_of, is_lazy};
-use terrace_store::steering::learn::note_write;
+use terrace_store::steering::learn::{note_lines, note_write};
 use terrace_store::store::Store;
 use terrace_store::types::inode::Inode;
 use terrace_store::types::segment::Segment;
@@ -128,6 +128,7 @@ pub(crate) fn write_whole_block(
         store.persistent.blocks().descriptor(new).touch_written(tick);
     }
     note_write(store, &inode, BlockRange::new(block, block.plus(1)), BLOCK_SIZE, flags, Home::Pm);
+    note_lines(store, &inode, &segment, flags, true);
     drop(guard);
     store.devices.io().pm.write(data.len());
     if due {

@@ -8,4 +8,5 @@ pub mod into_pm;
 pub(crate) mod lazy;
 mod lazy_install;
 mod lazy_look;
+pub mod lazy_step;
 pub mod steps;

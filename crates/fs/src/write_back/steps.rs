@@ -21,12 +21,6 @@ use terrace_store::store::Store;
 use terrace_store::types::Wait;
 use terrace_wal::{Error, NoSpace};
 
-/// The period of the search for old pages.
-const PERIOD: Duration = Duration::from_secs(5);
-
-/// No page stays dirty longer: those that would be older at the next look are written back.
-const OLD: Duration = Duration::from_secs(30);
-
 /// How often a thread looks whether it is wanted.
 const STAND_BY: Duration = Duration::from_secs(1);
 
@@ -122,10 +116,7 @@ fn pressure_round(store: &Store) -> FsResult<Round> {
     let now = store.clock.monotonic_ns();
     let errors = &store.dram.write_back().errors;
     // PM takes its pages at once, and no device holds them up.
-    let lazy = store.dram.cache().least_recently_written(Home::Pm, |ino| !errors.is_waiting(ino, now));
-    if let Some(key) = lazy
-        && group_round(store, key.ino, key.block)? == Round::Progress
-    {
+    if lazy_round(store)? {
         return Ok(Round::Progress);
     }
     match store.dram.cache().least_recently_written(Home::Block, |ino| !errors.is_waiting(ino, now)) {
@@ -136,6 +127,14 @@ fn pressure_round(store: &Store) -> FsResult<Round> {
         },
         None => any_round(store, now),
     }
+}
+
+/// Writes back the group for PM that was written least recently, of a file that does not wait after a failure. False: there
+/// was none.
+pub(crate) fn lazy_round(store: &Store) -> FsResult<bool> {
+    let (now, errors) = (store.clock.monotonic_ns(), &store.dram.write_back().errors);
+    let lazy = store.dram.cache().least_recently_written(Home::Pm, |ino| !errors.is_waiting(ino, now));
+    lazy.map_or(Ok(false), |key| Ok(group_round(store, key.ino, key.block)? == Round::Progress))
 }
 
 /// Behind many pages in flight, or of files that wait, there may be pages to write.
@@ -154,7 +153,9 @@ fn any_round(store: &Store, now_ns: u64) -> FsResult<Round> {
 /// Writes back a group with a page that is dirty for too long, and raises sizes that nothing holds back.
 fn age_round(store: &Store) -> FsResult<Round> {
     let now = store.clock.monotonic_ns();
-    let Some(cutoff) = now.checked_sub((OLD - PERIOD).as_nanos() as u64) else {
+    // Pages that would be older at the next look are written back.
+    let options = store.dram.lazy_writes().options();
+    let Some(cutoff) = now.checked_sub(options.age.saturating_sub(options.period).as_nanos() as u64) else {
         return Ok(Round::Nothing);
     };
     let errors = &store.dram.write_back().errors;
@@ -230,17 +231,17 @@ impl WriteBackStep {
         if draining && pressure_round(store).is_ok_and(|round| round == Round::Progress) {
             return Next::Again;
         }
-        let now = store.clock.monotonic_ns();
+        let (now, period) = (store.clock.monotonic_ns(), store.dram.lazy_writes().options().period);
         if now >= self.next_look_ns {
             match age_round(store) {
                 Ok(Round::Progress) => return Next::Again,
                 Ok(Round::Nothing) => {}
                 Err(error) => tracing::debug!("write-back: {error}"),
             }
-            self.next_look_ns = now + PERIOD.as_nanos() as u64;
+            self.next_look_ns = now + period.as_nanos() as u64;
         }
         // A failed write-back is tried again after its pause, so the step does not spin.
-        Next::After(if draining { Duration::from_millis(100) } else { PERIOD })
+        Next::After(if draining { Duration::from_millis(100) } else { period })
     }
 }
 
@@ -254,7 +255,7 @@ impl Step for WriteBackStep {
             return Next::Done;
         };
         if store.persistent.wal().is_stopped() {
-            return Next::After(PERIOD);
+            return Next::After(store.dram.lazy_writes().options().period);
         }
         let now = store.clock.monotonic_ns();
         if !store.dram.write_back().are_late(self.number, now) {

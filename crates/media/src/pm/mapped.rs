@@ -6,6 +6,7 @@
 //! tear an aligned word. Counters are per thread (by thread index modulo 64, unsynchronised: two
 //! threads that share a shard may lose counts, threads that do not are exact).
 
+mod anonymous;
 mod measured;
 
 use super::checked::{self, StreamChecked};

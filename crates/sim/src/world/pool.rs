@@ -102,6 +102,8 @@ impl Pool {
             buffer: BufferOptions {
                 bytes: if self.config.buffers() { self.config.buffer.bytes } else { 0 },
                 lazy: if self.config.buffer.lazy { LazyOption::On } else { LazyOption::Off },
+                steps: 2,
+                ..BufferOptions::default()
             },
             ..MountOptions::default()
         }

@@ -1,5 +1,6 @@
 //! Whether writes may wait in DRAM, and how many bytes of them.
 
+use crate::parts::dram::lazy_writes::LazyOption;
 use crate::store::Store;
 use terrace_format::BLOCK_SIZE;
 
@@ -7,6 +8,12 @@ use terrace_format::BLOCK_SIZE;
 #[inline]
 pub fn has_lazy_writes(store: &Store) -> bool {
     store.dram.lazy_writes().is_on() && store.dram.write_back().limit_pages > 0 && !store.mode.read_only
+}
+
+/// Whether it may in this mount, now or once PM was measured.
+pub fn may_have_lazy_writes(store: &Store) -> bool {
+    let options = store.dram.lazy_writes().options();
+    options.lazy != LazyOption::Off && options.bytes > 0 && !store.mode.read_only
 }
 
 /// Whether a write may have another home than PM at all.

@@ -4,6 +4,7 @@
 use crate::error::FsResult;
 use crate::inode::load::load_regular;
 use crate::inode::tier_pin::pin_of;
+use crate::parts::dram::lazy_writes::LazyAblation;
 use crate::parts::steering::file_history::FileHistory;
 use crate::pressure::buffer::{has_buffer, has_lazy_writes};
 use crate::store::Store;
@@ -13,6 +14,7 @@ use crate::types::{BlockRange, WriteFlags};
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_placement::Home;
 use terrace_placement::decision::{Room, WriteSeen, write_home};
+use terrace_placement::synchronicity::Judgement;
 use terrace_placement::write_size::Entry;
 
 /// The home of a write. The caller holds the inode's lock.
@@ -41,8 +43,43 @@ fn is_behind_dirty(inode: &Inode, segment: &Segment<'_>, flags: WriteFlags) -> b
 /// Whether a write to a block waits in DRAM for write-back into PM, its home ([HiNFS] section 3.2). The caller holds the
 /// inode's lock.
 #[inline]
-pub fn is_lazy(store: &Store, _inode: &Inode, _block: FileBlock, flags: WriteFlags) -> bool {
-    has_lazy_writes(store) && !flags.sync
+pub fn is_lazy(store: &Store, inode: &Inode, block: FileBlock, flags: WriteFlags) -> bool {
+    has_lazy_writes(store) && !flags.sync && is_chosen_lazy(store, inode, block, flags)
+}
+
+/// The choice of a write without O_SYNC.
+fn is_chosen_lazy(store: &Store, inode: &Inode, block: FileBlock, flags: WriteFlags) -> bool {
+    let lazy = store.dram.lazy_writes();
+    let durable = inode.durable_size();
+    // Behind what is only in DRAM a write to PM would have to settle it first (C28).
+    if inode.size() > durable && block.0 >= durable / BLOCK_SIZE {
+        return true;
+    }
+    // The kernel buffered the page already.
+    if flags.pages {
+        return false;
+    }
+    if lazy.options().ablation == LazyAblation::Always {
+        return true;
+    }
+    let now = store.clock.monotonic_ns();
+    let choice = store.dram.cache().sync_choice(inode.page_key(block), now, lazy.ages());
+    choice.unwrap_or_else(|| !is_synchronous(store, inode))
+}
+
+/// Whether the predictors expect a sync soon of a file whose blocks were not synced yet: a mail is written once and synced
+/// once, and by way of DRAM would be copied twice.
+fn is_synchronous(store: &Store, inode: &Inode) -> bool {
+    if store.dram.lazy_writes().options().ablation == LazyAblation::Published
+        || !store.steering.predictors_on()
+    {
+        return false;
+    }
+    let file = store.steering.file_histories().get(inode.ino, inode.slot.generation.get());
+    file.is_some_and(|file| {
+        let judgement = file.judged(store.steering.directory_history()).judgement;
+        matches!(judgement, Judgement::Synchronous | Judgement::ExpectedSynchronous)
+    })
 }
 
 /// As [`home_of`], for a caller without the inode lock.

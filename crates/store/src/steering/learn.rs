@@ -5,11 +5,15 @@
 //! the inode lock exclusively. Both get the inode as it was before the write. They touch a few words of fixed tables: no
 //! lock, no allocation.
 
+use crate::inode::slot::load;
 use crate::parts::steering::file_history::FileHistory;
+use crate::pressure::buffer::has_lazy_writes;
 use crate::steering::choose_home::entry_after;
 use crate::store::Store;
 use crate::types::inode::Inode;
+use crate::types::segment::Segment;
 use crate::types::{BlockRange, WriteFlags};
+use terrace_cache::Lines;
 use terrace_format::{BLOCK_SIZE, Ino};
 use terrace_placement::write_size::Entry;
 use terrace_placement::{Home, Observation, prior};
@@ -82,6 +86,32 @@ pub fn note_read(store: &Store, inode: &Inode, bytes: u64, dram_bytes: u64) {
             .enter(inode.ino, generation, inode.size(), tick, store.steering.score())
             .note_read(bytes);
         store.steering.data_flows().note_read(inode.ino, bytes.saturating_sub(dram_bytes), dram_bytes);
+    }
+}
+
+/// Lines of some blocks were written, to PM if `is_direct`: for the choice between lazy and eager. The caller holds the inode
+/// lock exclusively.
+#[inline]
+pub fn note_lines(store: &Store, inode: &Inode, segment: &Segment<'_>, flags: WriteFlags, is_direct: bool) {
+    if has_lazy_writes(store) && !flags.sync {
+        let now = store.clock.monotonic_ns();
+        for (block, from, to) in segment.parts() {
+            store.dram.cache().note_lines(inode.page_key(block), Lines::touched(from, to), is_direct, now);
+        }
+    }
+}
+
+/// Chooses between lazy and eager for the blocks of a file that were written since its last sync, at the begin of a sync.
+pub fn judge_sync(store: &Store, ino: Ino) {
+    if !has_lazy_writes(store) {
+        return;
+    }
+    let _guard = store.inodes.locks().read(ino);
+    if let Ok(inode) = load(store, ino) {
+        let (lazy, now) = (store.dram.lazy_writes(), store.clock.monotonic_ns());
+        let generation = inode.slot.generation.get();
+        let verdicts = store.dram.cache().judge_sync(ino, generation, now, lazy.costs(), lazy.ages());
+        lazy.count(&verdicts);
     }
 }
 

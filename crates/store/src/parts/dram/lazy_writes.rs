@@ -1,4 +1,10 @@
-//! The choices of a mount for writes that wait in DRAM, and whether those with home PM do ([HiNFS]).
+//! Lazy writes: whether writes with home PM may wait in DRAM, the costs by which blocks are chosen, and counts ([HiNFS]).
+
+use std::time::Duration;
+use terrace_cache::{LineCosts, SyncAges, SyncVerdicts};
+use terrace_format::BLOCK_SIZE;
+use terrace_runtime::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use terrace_runtime::thread;
 
 /// The choices of a mount for writes that wait in DRAM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -7,9 +13,31 @@ pub struct BufferOptions {
     pub bytes: u64,
     /// Whether writes with home PM may wait.
     pub lazy: LazyOption,
+    /// Free pages in percent at which write-back begins.
+    pub low_percent: u8,
+    /// Free pages in percent at which write-back ends.
+    pub high_percent: u8,
+    /// The period of the search for old pages.
+    pub period: Duration,
+    /// No page stays dirty longer.
+    pub age: Duration,
+    /// A file without a sync for as long is lazy.
+    pub idle: Duration,
+    /// Threads that write lazy pages back; 0: as many as processors, at most [`MOST_STEPS`].
+    pub steps: usize,
+    /// A part of the choice that is switched off, to measure its value.
+    pub ablation: LazyAblation,
 }
 
+/// Most threads that write lazy pages back.
+pub const MOST_STEPS: usize = 4;
+
 impl BufferOptions {
+    /// Threads that write lazy pages back.
+    pub fn lazy_steps(&self) -> usize {
+        if self.steps == 0 { thread::processors().min(MOST_STEPS) } else { self.steps.min(MOST_STEPS) }
+    }
+
     /// Room for some bytes; the rest as by default.
     pub fn of(bytes: u64) -> BufferOptions {
         BufferOptions { bytes, ..BufferOptions::default() }
@@ -18,13 +46,25 @@ impl BufferOptions {
 
 impl Default for BufferOptions {
     fn default() -> BufferOptions {
-        BufferOptions { bytes: 64 << 20, lazy: LazyOption::default() }
+        BufferOptions {
+            bytes: 64 << 20,
+            lazy: LazyOption::default(),
+            low_percent: 5,
+            high_percent: 20,
+            period: Duration::from_secs(5),
+            age: Duration::from_secs(30),
+            idle: Duration::from_secs(5),
+            steps: 0,
+            ablation: LazyAblation::default(),
+        }
     }
 }
 
 /// Whether writes with home PM may wait in DRAM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LazyOption {
+    /// They may where PM was measured slow.
+    Auto,
     /// They may.
     On,
     /// Every write with home PM is in PM when it returns.
@@ -32,21 +72,128 @@ pub enum LazyOption {
     Off,
 }
 
-/// Whether writes with home PM may wait in DRAM.
+/// A part of the choice that is switched off: for measurements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LazyAblation {
+    /// None.
+    #[default]
+    Nothing,
+    /// The model: every write but of O_SYNC is lazy (HiNFS-WB).
+    Always,
+    /// The predictors: a block without a choice is lazy, as published.
+    Published,
+}
+
+/// PM is slow from this multiple of DRAM's cost on.
+const SLOW_TIMES: f64 = 1.5;
+
+/// Costs that stand for those of slow PM where nothing was measured.
+const ASSUMED: LineCosts = LineCosts { dram_ns: 10.0, pm_ns: 200.0 };
+
+/// The state of lazy writes in a mount.
 #[derive(Debug)]
 pub struct LazyWrites {
-    is_on: bool,
+    options: BufferOptions,
+    is_on: AtomicBool,
+    /// Picoseconds for a line of DRAM and of PM; 0: not measured.
+    costs_ps: [AtomicU64; 2],
+    counts: [AtomicU64; 5],
 }
 
 impl LazyWrites {
     /// By the choices of the mount.
     pub fn new(options: &BufferOptions) -> LazyWrites {
-        LazyWrites { is_on: options.lazy == LazyOption::On && options.bytes > 0 }
+        LazyWrites {
+            options: *options,
+            is_on: AtomicBool::new(options.lazy == LazyOption::On && options.bytes > 0),
+            costs_ps: Default::default(),
+            counts: Default::default(),
+        }
     }
 
-    /// Whether they may.
+    /// Whether writes with home PM may wait in DRAM.
     #[inline]
     pub fn is_on(&self) -> bool {
-        self.is_on
+        self.is_on.load(Ordering::Relaxed)
+    }
+
+    /// The choices of the mount.
+    pub fn options(&self) -> &BufferOptions {
+        &self.options
+    }
+
+    /// The ages that choices look at.
+    #[inline]
+    pub fn ages(&self) -> SyncAges {
+        let ns = |time: Duration| time.as_nanos() as u64;
+        SyncAges { old_ns: ns(self.options.age), idle_ns: ns(self.options.idle) }
+    }
+
+    /// Most states of blocks: half as many as pages.
+    pub fn most_states(&self) -> u64 {
+        if self.options.lazy == LazyOption::Off { 0 } else { self.options.bytes / BLOCK_SIZE / 2 }
+    }
+
+    /// The costs of a line, if they were measured.
+    pub fn measured(&self) -> Option<LineCosts> {
+        let [dram_ns, pm_ns] =
+            [0, 1].map(|index| self.costs_ps[index].load(Ordering::Relaxed) as f64 / 1000.0);
+        (dram_ns > 0.0 && pm_ns > 0.0).then_some(LineCosts { dram_ns, pm_ns })
+    }
+
+    /// The costs of a line by which blocks are chosen.
+    pub fn costs(&self) -> LineCosts {
+        self.measured().unwrap_or(ASSUMED)
+    }
+
+    /// Takes measured costs, all of one moment. By these lazy writes are on or off until the unmount: on if PM is slow in
+    /// each of the measurements.
+    pub fn take_costs(&self, measured: &[LineCosts]) {
+        let Some(last) = measured.last() else { return };
+        self.costs_ps[0].store((last.dram_ns * 1000.0) as u64, Ordering::Relaxed);
+        self.costs_ps[1].store((last.pm_ns * 1000.0) as u64, Ordering::Relaxed);
+        let is_slow = measured.iter().all(|costs| costs.pm_ns >= costs.dram_ns * SLOW_TIMES);
+        if self.options.lazy == LazyOption::Auto && self.options.bytes > 0 {
+            self.is_on.store(is_slow, Ordering::Release);
+        }
+    }
+
+    /// Counts the choices of a sync.
+    pub fn count(&self, verdicts: &SyncVerdicts) {
+        let SyncVerdicts { lazy, eager, agreed, lines, copied_twice } = *verdicts;
+        for (count, more) in self.counts.iter().zip([lazy, eager, agreed, lines, copied_twice]) {
+            count.fetch_add(more, Ordering::Relaxed);
+        }
+    }
+
+    /// The choices of all syncs.
+    pub fn counted(&self) -> SyncVerdicts {
+        let [lazy, eager, agreed, lines, copied_twice] =
+            [0, 1, 2, 3, 4].map(|index: usize| self.counts[index].load(Ordering::Relaxed));
+        SyncVerdicts { lazy, eager, agreed, lines, copied_twice }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BufferOptions, LazyOption, LazyWrites};
+    use terrace_cache::LineCosts;
+
+    const SLOW: LineCosts = LineCosts { dram_ns: 10.0, pm_ns: 200.0 };
+    const FAST: LineCosts = LineCosts { dram_ns: 10.0, pm_ns: 14.0 };
+
+    fn is_on(lazy: LazyOption, measured: &[LineCosts]) -> bool {
+        let writes = LazyWrites::new(&BufferOptions { lazy, ..BufferOptions::default() });
+        writes.take_costs(measured);
+        writes.is_on()
+    }
+
+    #[test]
+    fn auto_is_on_where_each_measurement_finds_slow_pm() {
+        assert!(is_on(LazyOption::Auto, &[SLOW; 3]));
+        assert!(!is_on(LazyOption::Auto, &[SLOW, FAST, SLOW]));
+        assert!(!is_on(LazyOption::Auto, &[]));
+        assert!(is_on(LazyOption::On, &[FAST; 3]));
+        assert!(!is_on(LazyOption::Off, &[SLOW; 3]));
     }
 }

@@ -1,5 +1,6 @@
 //! State of write-back: room for dirty pages, and the threads that make it.
 
+use crate::parts::dram::lazy_writes::{BufferOptions, MOST_STEPS};
 use crate::parts::dram::write_errors::WriteErrors;
 use std::time::Duration;
 use terrace_format::{BLOCK_SIZE, Ino};
@@ -18,13 +19,17 @@ const STUCK_AFTER: Duration = Duration::from_secs(5);
 pub struct WriteBack {
     /// Most dirty pages; 0: no write goes to DRAM.
     pub limit_pages: u64,
+    /// Dirty pages in percent at which write-back begins and ends.
+    marks: [u64; 2],
     /// Wakes the first thread.
     pub waker: Waker,
+    /// Wakers of the threads that write lazy pages back.
+    pub lazy_wakers: [Waker; MOST_STEPS],
     /// Failures, and descriptors to be told of them.
     pub errors: WriteErrors,
     /// Pages that writers may make dirty and have not yet.
     admitted: AtomicU64,
-    /// Set from 5 % free to 20 % free.
+    /// Set from the mark at which write-back begins to that at which it ends.
     draining: AtomicBool,
     /// Rises with every group done.
     rounds: (Mutex<u64>, Condvar),
@@ -33,11 +38,13 @@ pub struct WriteBack {
 }
 
 impl WriteBack {
-    /// With room for `buffer_bytes` of dirty pages.
-    pub fn new(buffer_bytes: u64) -> WriteBack {
+    /// With room for dirty pages.
+    pub fn new(options: &BufferOptions) -> WriteBack {
         WriteBack {
-            limit_pages: buffer_bytes / BLOCK_SIZE,
+            limit_pages: options.bytes / BLOCK_SIZE,
+            marks: [options.low_percent, options.high_percent].map(|free| 100 - u64::from(free.min(100))),
             waker: Waker::new(),
+            lazy_wakers: Default::default(),
             errors: WriteErrors::new(),
             admitted: AtomicU64::new(0),
             draining: AtomicBool::new(false),
@@ -78,16 +85,17 @@ impl WriteBack {
     pub fn wake_if_due(&self, dirty: u64) {
         if self.is_nearly_full(dirty) && !self.draining.swap(true, Ordering::AcqRel) {
             self.waker.wake();
+            self.lazy_wakers.iter().for_each(Waker::wake);
         }
     }
 
     fn is_nearly_full(&self, dirty: u64) -> bool {
-        dirty.saturating_mul(100) > self.limit_pages.saturating_mul(95)
+        dirty.saturating_mul(100) > self.limit_pages.saturating_mul(self.marks[0])
     }
 
     /// Whether pages have to go for room.
     pub fn is_draining(&self, dirty: u64) -> bool {
-        if dirty.saturating_mul(100) <= self.limit_pages.saturating_mul(80) {
+        if dirty.saturating_mul(100) <= self.limit_pages.saturating_mul(self.marks[1]) {
             self.draining.store(false, Ordering::Release);
         } else if self.is_nearly_full(dirty) {
             self.draining.store(true, Ordering::Release);

@@ -1,0 +1,169 @@
+//! The choices between lazy and eager of the blocks of files, made by each sync ([`sync_state`](crate::sync_state)).
+//!
+//! A state outlives the page of its block: it is the ghost of the publication. States lie in the index of dirty blocks, and
+//! are dropped by their last write when there are too many.
+//!
+//! Lock order: the lock of a shard of the index is innermost, and never held together with a lock of pages.
+
+use crate::block_cache::BlockCache;
+use crate::header::{Lines, PageKey};
+use crate::sync_state::{LineCosts, SyncAges, SyncState, SyncVerdicts};
+use terrace_format::{FileBlock, Ino};
+
+impl BlockCache {
+    /// Limits the number of states.
+    pub fn limit_sync_states(&self, most: u64) {
+        self.files.limit_states(most);
+    }
+
+    /// Notes a write of some lines of a block, to PM if `is_direct`. The caller holds the inode's exclusive lock.
+    pub fn note_lines(&self, key: PageKey, lines: Lines, is_direct: bool, now_ns: u64) {
+        self.files.with_states(key, now_ns, |file| {
+            let state = file.states.entry(key.block).or_insert_with(SyncState::new);
+            if state.written == 0 {
+                file.since_sync.push(key.block);
+            }
+            state.written = state.written.saturating_add(lines.0.count_ones());
+            state.last_ns = now_ns;
+            if is_direct {
+                state.direct = state.direct.union(lines);
+            }
+        });
+    }
+
+    /// The choice for the next write of a block: whether it is lazy; `None` without a choice. The caller holds the inode's
+    /// lock.
+    pub fn sync_choice(&self, key: PageKey, now_ns: u64, ages: SyncAges) -> Option<bool> {
+        let files = self.files.shard(key.ino).lock();
+        let file = files.get(&key.ino).filter(|file| file.generation == key.generation)?;
+        let is_eager = file.states.get(&key.block)?.is_eager?;
+        let is_synced = file.synced_ns.is_some_and(|at| now_ns.saturating_sub(at) < ages.idle_ns);
+        Some(!(is_eager && is_synced))
+    }
+
+    /// Chooses for the blocks of a file that were written since its last sync, at the begin of a sync. The caller holds the
+    /// inode's lock, at least shared.
+    pub fn judge_sync(
+        &self,
+        ino: Ino,
+        generation: u32,
+        now_ns: u64,
+        costs: LineCosts,
+        ages: SyncAges,
+    ) -> SyncVerdicts {
+        let mut verdicts = SyncVerdicts::default();
+        let blocks = {
+            let mut files = self.files.shard(ino).lock();
+            let Some(file) = files.get_mut(&ino).filter(|file| file.generation == generation) else {
+                return verdicts;
+            };
+            file.synced_ns = Some(now_ns);
+            std::mem::take(&mut file.since_sync)
+        };
+        let dirty = |block: &FileBlock| self.dirty_lines(PageKey { ino, generation, block: *block });
+        let flushed: Vec<(FileBlock, Lines)> = blocks.iter().map(|block| (*block, dirty(block))).collect();
+        let mut files = self.files.shard(ino).lock();
+        let Some(file) = files.get_mut(&ino).filter(|file| file.generation == generation) else {
+            return verdicts;
+        };
+        for (block, dirty) in flushed {
+            if let Some(state) = file.states.get_mut(&block) {
+                state.judge(dirty, now_ns, costs, ages, &mut verdicts);
+            }
+        }
+        verdicts
+    }
+
+    /// Dirty lines of a page.
+    fn dirty_lines(&self, key: PageKey) -> Lines {
+        let shard = self.shard(&key).lock();
+        let dirty = shard.find(key).map(|at| shard.header(at)).filter(|header| header.list.is_dirty());
+        dirty.map_or(Lines::default(), |header| header.dirty)
+    }
+
+    /// Forgets a file that is removed. The caller holds the inode's exclusive lock.
+    pub fn forget_syncs(&self, ino: Ino) {
+        self.files.forget_states(ino);
+    }
+
+    /// The number of states.
+    pub fn sync_states(&self) -> u64 {
+        self.files.states()
+    }
+
+    /// Blocks of a file with a choice, and how many of them are eager.
+    pub fn sync_choices(&self, ino: Ino) -> (u64, u64) {
+        let files = self.files.shard(ino).lock();
+        let states = files.get(&ino).into_iter().flat_map(|file| file.states.values());
+        states
+            .filter_map(|state| state.is_eager)
+            .fold((0, 0), |(all, eager), is_eager| (all + 1, eager + u64::from(is_eager)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::block_cache::BlockCache;
+    use crate::header::{Lines, PageKey};
+    use crate::sync_state::{LineCosts, SyncAges};
+    use terrace_format::{FileBlock, Ino};
+
+    const COSTS: LineCosts = LineCosts { dram_ns: 10.0, pm_ns: 200.0 };
+    const AGES: SyncAges = SyncAges { old_ns: 30_000, idle_ns: 5_000 };
+
+    fn key(block: u64) -> PageKey {
+        PageKey { ino: Ino(5), generation: 1, block: FileBlock(block) }
+    }
+
+    fn cache() -> BlockCache {
+        let cache = BlockCache::new(1 << 20, 0);
+        cache.limit_sync_states(1 << 10);
+        cache
+    }
+
+    #[test]
+    fn a_block_written_once_for_each_sync_is_eager_and_one_written_often_is_lazy() {
+        let cache = cache();
+        cache.note_lines(key(1), Lines::ALL, true, 1);
+        for _ in 0..3 {
+            cache.note_lines(key(2), Lines(0xff), true, 1);
+        }
+        assert_eq!(cache.sync_choice(key(1), 1, AGES), None, "no sync yet");
+        let verdicts = cache.judge_sync(Ino(5), 1, 2, COSTS, AGES);
+        assert_eq!((verdicts.lazy, verdicts.eager, verdicts.lines), (1, 1, 64 + 24));
+        assert_eq!(cache.sync_choice(key(1), 3, AGES), Some(false));
+        assert_eq!(cache.sync_choice(key(2), 3, AGES), Some(true));
+        assert_eq!(cache.judge_sync(Ino(5), 1, 4, COSTS, AGES), Default::default(), "nothing was written");
+    }
+
+    #[test]
+    fn a_file_without_a_sync_for_long_is_lazy_again() {
+        let cache = cache();
+        cache.note_lines(key(1), Lines::ALL, true, 1);
+        cache.judge_sync(Ino(5), 1, 2, COSTS, AGES);
+        assert_eq!(cache.sync_choice(key(1), 2 + 4_999, AGES), Some(false));
+        assert_eq!(cache.sync_choice(key(1), 2 + 5_000, AGES), Some(true));
+    }
+
+    #[test]
+    fn lines_of_an_old_ghost_count_as_written_back() {
+        let cache = cache();
+        cache.note_lines(key(1), Lines::ALL, true, 1);
+        let verdicts = cache.judge_sync(Ino(5), 1, 40_000, COSTS, AGES);
+        assert_eq!((verdicts.lazy, verdicts.eager), (1, 0));
+    }
+
+    #[test]
+    fn states_are_limited_and_the_latest_writes_stay() {
+        let cache = cache();
+        for at in 0..5_000 {
+            cache.note_lines(key(at), Lines(1), true, at);
+        }
+        assert!(cache.sync_states() <= 1 << 10, "{}", cache.sync_states());
+        let verdicts = cache.judge_sync(Ino(5), 1, 5_000, COSTS, AGES);
+        assert_eq!(verdicts.eager, cache.sync_states());
+        assert_eq!(cache.sync_choice(key(4_999), 5_000, AGES), Some(false));
+        cache.forget_syncs(Ino(5));
+        assert_eq!(cache.sync_states(), 0);
+    }
+}
