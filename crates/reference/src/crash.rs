@@ -61,6 +61,15 @@ impl Reference {
             states.push(state(first.clone(), "capabilities gone"));
         }
         match op {
+            // A write that finds no room in DRAM overwrites in place, before the record that removes set-id bits (C16).
+            Op::Write { id, offset, length, seed, kill_set_id: true, sync }
+                if self.waits(*sync) && rules.ordered =>
+            {
+                let mut torn = first;
+                if torn.write_waiting(*id, *offset, &data(*length, *seed), false, when).is_ok() {
+                    states.push(state(torn, "overwritten in place"));
+                }
+            }
             // The written bytes are versions of the state after the write, and its pieces are too.
             Op::Write { sync, .. } if self.waits(*sync) => {}
             Op::Write { id, offset, length, seed, kill_set_id, .. } => {
@@ -136,9 +145,10 @@ impl Reference {
             let old = before.node(id).ok().and_then(|node| node.content()).cloned();
             // Bytes past the old end and new blocks are there with the new size or not at all.
             let waits = before.node(id).ok().and_then(|node| node.unwritten.as_ref());
-            if let Some(waits) = waits.filter(|_| rules.ordered) {
-                // Overwritten durable bytes have versions, as waiting writes have.
-                let most = waits.durable_size().saturating_sub(start).min(piece.len() as u64);
+            if waits.is_some() && rules.ordered {
+                // Overwritten bytes have versions, as waiting writes have; all bytes before may be written back.
+                let size = old.as_ref().map_or(0, Content::size);
+                let most = size.saturating_sub(start).min(piece.len() as u64);
                 let mut torn = before.clone();
                 if most > 0 && torn.write_waiting(id, start, &piece[..most as usize], false, when).is_ok() {
                     states.push(CrashState { tree: torn, torn: None, name: format!("torn at byte {start}") });
