@@ -330,9 +330,10 @@ impl BlockPool {
         self.tell_free(space);
     }
 
-    /// Free blocks that are promised and not chosen yet.
+    /// Free blocks that are promised to operations and not chosen yet.
     pub fn promised(&self) -> u64 {
-        self.space.lock().promised
+        let space = self.space.lock();
+        space.promised - space.of_pages
     }
 
     /// How often a block became free since the mount. An operation that found no free block sees by it whether other

@@ -16,6 +16,7 @@ use terrace_format::PmBlock;
 use terrace_format::inode::flag;
 use terrace_format::table::Owner;
 use terrace_fs::removal::orphans::reclaim_for_space;
+use terrace_fs::write_back::steps::lazy_round;
 use terrace_runtime::interleave;
 use terrace_store::error::{FsError, FsResult, final_no_space};
 use terrace_store::inode::slot::load;
@@ -98,6 +99,10 @@ fn make_room(migration: &Migration, op: &mut Op) -> FsResult<()> {
     // Demotion has its own share of the reserve (P1) and must not wait for itself.
     if purpose == Purpose::Demotion {
         return Err(final_no_space());
+    }
+    // Lazy pages over blocks in PM hold promises that their write-back does not use.
+    if migration.store.persistent.blocks().promises().count() > 0 && lazy_round(&migration.store)? {
+        return Ok(());
     }
     if wait != Wait::Allowed {
         return Err(FsError::WouldBlock);

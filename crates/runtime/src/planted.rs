@@ -67,6 +67,12 @@ pub enum Mistake {
     CursorIgnoresVersion,
     ProbeEndsAtFreeSlot,
     ReachAfterInsert,
+    LazyUnfenced,
+    LazyLineForgotten,
+    LazyReadBelow,
+    LazyPageStays,
+    LazyUnconfirmed,
+    PromiseEndsTwice,
     ClaimIgnoresClaims,
 }
 
@@ -296,6 +302,28 @@ pub const MISTAKES: &[(Mistake, &str, &str)] = &[
         Mistake::ReachAfterInsert,
         "reach-after-insert",
         "the reach of a table that is the map is stored with the change after that of the block that needs it",
+    ),
+    (
+        Mistake::LazyUnfenced,
+        "lazy-unfenced",
+        "lazy pages are installed and clean before the lines of their write-back are fenced",
+    ),
+    (
+        Mistake::LazyLineForgotten,
+        "lazy-line-forgotten",
+        "the write-back of a lazy page forgets the last dirty line",
+    ),
+    (Mistake::LazyReadBelow, "lazy-read-below", "a read takes lines from PM that a lazy page has"),
+    (Mistake::LazyPageStays, "lazy-page-stays", "a direct write leaves the lazy page of its block"),
+    (
+        Mistake::LazyUnconfirmed,
+        "lazy-unconfirmed",
+        "lines of a lazy page are stored in place over bytes that the last record of a lane names by checksum",
+    ),
+    (
+        Mistake::PromiseEndsTwice,
+        "promise-ends-twice",
+        "the promise of a PM block to a lazy page is given back twice",
     ),
 ];
 

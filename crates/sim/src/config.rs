@@ -71,17 +71,21 @@ pub struct Buffer {
     pub below: bool,
     /// Writes whose home is PM wait.
     pub lazy: bool,
+    /// Writes that the model calls eager wait, too.
+    pub always: bool,
     /// Most bytes. Small, so that writers have to make room.
     pub bytes: u64,
 }
 
 impl Buffer {
     /// No write waits.
-    pub const NONE: Buffer = Buffer { below: false, lazy: false, bytes: 256 << 10 };
+    pub const NONE: Buffer = Buffer { below: false, lazy: false, always: false, bytes: 256 << 10 };
     /// Writes whose home is a lower tier wait.
     pub const BELOW: Buffer = Buffer { below: true, ..Buffer::NONE };
     /// Writes whose home is PM wait.
     pub const LAZY: Buffer = Buffer { lazy: true, ..Buffer::NONE };
+    /// Writes whose home is PM wait, whatever the model says.
+    pub const ALWAYS: Buffer = Buffer { always: true, ..Buffer::LAZY };
     /// All writes wait.
     pub const ALL: Buffer = Buffer { below: true, ..Buffer::LAZY };
 }

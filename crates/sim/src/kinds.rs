@@ -294,15 +294,16 @@ pub const CONFIGS: &[Config] = &[
     POWER_LAZY,
     Config {
         name: "power-lazy-small",
-        buffer: Buffer { bytes: 2 * BLOCK_SIZE, ..Buffer::LAZY },
+        buffer: Buffer { bytes: 2 * BLOCK_SIZE, ..Buffer::ALWAYS },
         ..POWER_LAZY
     },
-    Config { name: "power-lazy-ordered", data_ordered: true, ..POWER_LAZY },
-    Config { name: "power-lazy-checksums", data_checksums: true, ..POWER_LAZY },
+    Config { name: "power-lazy-ordered", data_ordered: true, buffer: Buffer::ALWAYS, ..POWER_LAZY },
+    Config { name: "power-lazy-checksums", data_checksums: true, buffer: Buffer::ALWAYS, ..POWER_LAZY },
     Config { name: "power-lazy-full", device_blocks: 512, tree: FULL, ..POWER_LAZY },
     Config {
         name: "power-lazy-no-tier",
         device_blocks: 0,
+        buffer: Buffer::ALWAYS,
         tree: Tree { most_blocks: 180, files: 30, names: 20, ..BASE.tree },
         ..POWER_LAZY
     },

@@ -5,15 +5,15 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use terrace_check::Code;
 use terrace_engine::{
-    Allocate, BufferOptions, Engine, FormatOptions, FsResult, InPlace, MountOptions, Movements, PolicyKind,
-    Wait, WriteFlags, format, read_superblock,
+    Allocate, BufferOptions, Engine, FormatOptions, FsResult, InPlace, LazyAblation, LazyOption,
+    MountOptions, Movements, PolicyKind, Simulation, Wait, WriteFlags, format, read_superblock,
 };
 use terrace_format::table::{Entry, Owner};
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino, PmBlock, PmOffset};
 use terrace_media::PmMedium;
 use terrace_media::pm::RecordedPm;
 use terrace_placement::Home;
-use terrace_testkit::{CALLER, ROOT, SimulatedPool, TrackedFile, format_options, pattern};
+use terrace_testkit::{CALLER, ROOT, SimulatedPool, TrackedFile, fill, format_options, pattern};
 
 const W: Wait = Wait::Allowed;
 const SYNC: WriteFlags = WriteFlags { sync: true, kill_set_id: false, pages: false };
@@ -341,5 +341,37 @@ fn a_damaged_checksum_is_eio_too() -> FsResult<()> {
     file.pool.pm.write(PmOffset(at), &[byte[0] ^ 4]).unwrap();
     is_eio(file.read(4096, 4096));
     assert!(file.read(0, 4096)? == file.expected[..4096]);
+    Ok(())
+}
+
+/// A write-back once left all pages of the file in DRAM, again and again, when the old content of one block was damaged.
+#[test]
+fn a_damaged_block_holds_back_no_other_lazy_page() -> FsResult<()> {
+    let size = 6 * BLOCK_SIZE as usize;
+    let mut file = checksummed_file(size)?;
+    damage(&file, 200, 1);
+    let always = BufferOptions { lazy: LazyOption::On, ablation: LazyAblation::Always, ..Default::default() };
+    file.mount_again(MountOptions { buffer: always, ..options() })?;
+    let write = |at: usize, length: usize| {
+        file.fs.write(file.ino, at as u64, &fill(length, 0xee), WriteFlags::default(), Wait::Allowed)
+    };
+    // A line of the damaged block, and all of the others but one.
+    write(640, 64)?;
+    for block in [1, 2, 3, 5] {
+        write(block * BLOCK_SIZE as usize, BLOCK_SIZE as usize)?;
+    }
+    let synced = file.fs.fsync(file.ino, false, Wait::Allowed);
+    assert_eq!(synced.map_err(|error| error.errno()), Err(libc::EIO));
+    let accounts = file.fs.accounts()?;
+    assert_eq!((accounts.lazy_pages, accounts.promised_blocks), (1, 1), "the damaged block alone waits");
+    // The write of the whole block makes it sound.
+    write(0, BLOCK_SIZE as usize)?;
+    file.fs.fsync(file.ino, false, Wait::Allowed)?;
+    for block in [0, 1, 2, 3, 5] {
+        let from = block * BLOCK_SIZE as usize;
+        file.expected[from..from + BLOCK_SIZE as usize].fill(0xee);
+    }
+    file.mount_again(options())?;
+    compare(&file);
     Ok(())
 }

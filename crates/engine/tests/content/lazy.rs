@@ -1,11 +1,12 @@
 //! Lazy writes: they wait in DRAM with PM as their home, and write-back puts them there (docs/write-buffer.md).
 
 use terrace_engine::{
-    BufferOptions, Engine, FsResult, LazyAblation, LazyOption, MountOptions, SetAttributes, Simulation,
+    Allocate, BufferOptions, Engine, FormatOptions, FsResult, LazyAblation, LazyOption, MountOptions,
+    PolicyKind, SetAttributes, Simulation,
 };
 use terrace_format::{BLOCK_SIZE, Ino};
 use terrace_store::types::{Wait, WriteFlags};
-use terrace_testkit::{ROOT, SimulatedPool, TrackedFile, create, fill, pattern, read_all};
+use terrace_testkit::{ROOT, SimulatedPool, TrackedFile, create, fill, format_options, pattern, read_all};
 
 const BLOCK: usize = BLOCK_SIZE as usize;
 
@@ -213,4 +214,52 @@ fn a_dead_file_is_never_written_to_pm() -> FsResult<()> {
     fs.run_background(1000);
     assert_eq!((waiting(&fs), written_to_pm(&fs)), (0, before));
     pool.assert_clean_after(&fs)
+}
+
+/// Promises of pages over blocks in PM once made other writers fail, though write-back needs no block for such pages.
+#[test]
+fn promises_of_overwrites_leave_no_writer_without_space() -> FsResult<()> {
+    let pool = SimulatedPool::new(4 << 20, 64);
+    let fs = pool.mount_with(MountOptions { policy: Some(PolicyKind::STATIC), ..lazy() });
+    let (file, other) = (create(&fs, ROOT, "file"), create(&fs, ROOT, "other"));
+    let blocks = 300;
+    assert_eq!(write_all(&fs, file, blocks)?, blocks);
+    fs.fsync(file, false, Wait::Allowed)?;
+    let free = fs.store.persistent.blocks().free_hint();
+    assert_eq!(write_all(&fs, file, blocks)?, blocks);
+    assert_eq!(waiting(&fs), blocks);
+    let fits = free - 40;
+    let flags = WriteFlags { sync: true, ..WriteFlags::default() };
+    for block in 0..fits {
+        let bytes = fill(BLOCK, 7);
+        fs.write(other, block * BLOCK_SIZE, &bytes, flags, Wait::Allowed)?;
+    }
+    fs.sync()?;
+    assert!(read_all(&fs, file)?.iter().enumerate().all(|(at, byte)| *byte == (at / BLOCK) as u8));
+    pool.assert_clean_after(&fs)
+}
+
+/// Pages of both kinds, some whole and some in new blocks, once went into PM out of order.
+#[test]
+fn pages_without_a_free_block_go_into_pm_in_order() -> FsResult<()> {
+    let pool =
+        SimulatedPool::formatted(4 << 20, 64, &FormatOptions { data_checksums: true, ..format_options(1) });
+    let fs = pool.mount_with(MountOptions { policy: Some(PolicyKind::STATIC), ..lazy() });
+    let (file, other) = (create(&fs, ROOT, "file"), create(&fs, ROOT, "other"));
+    write_all(&fs, file, 10)?;
+    fs.fsync(file, false, Wait::Allowed)?;
+    fs.fallocate(file, 3 * BLOCK_SIZE, BLOCK_SIZE, Allocate::PunchHole, Wait::Allowed)?;
+    let write = |block: u64| {
+        fs.write(file, block * BLOCK_SIZE, &fill(BLOCK, 0xee), WriteFlags::default(), Wait::Allowed)
+    };
+    for block in [3, 5, 9] {
+        write(block)?;
+    }
+    write_all(&fs, other, 4096)?;
+    fs.fsync(file, false, Wait::Allowed)?;
+    assert_eq!(fs.accounts()?.lazy_pages, fs.accounts()?.promised_blocks);
+    let fs = pool.crash_now(1).mount();
+    let content = read_all(&fs, file)?;
+    assert!([3, 5, 9].iter().all(|block| content[block * BLOCK..][..BLOCK].iter().all(|byte| *byte == 0xee)));
+    Ok(())
 }

@@ -7,6 +7,7 @@ use terrace_format::inode::flag;
 use terrace_format::keys::ColdExtent;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_map::{Cursor, Mapping};
+use terrace_placement::Home;
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_store::attempt::provide::provide;
 use terrace_store::error::FsResult;
@@ -244,7 +245,8 @@ fn read_dirty(
 ) -> Attempt<()> {
     for (part, is_valid) in dirty.valid.cut(skip, skip + target.len()) {
         let target = &mut target[part.start - skip..part.end - skip];
-        if is_valid {
+        let is_below = planted(Mistake::LazyReadBelow) && dirty.home == Home::Pm;
+        if is_valid && !is_below {
             target.copy_from_slice(&dirty.page.bytes()[part]);
             op.dram_bytes += target.len() as u64;
         } else {

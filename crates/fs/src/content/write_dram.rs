@@ -27,7 +27,7 @@ use terrace_store::steering::learn::{note_lines, note_write};
 use terrace_store::store::Store;
 use terrace_store::types::inode::{Inode, Pending};
 use terrace_store::types::segment::Segment;
-use terrace_store::types::{LINE, Wait, WriteFlags};
+use terrace_store::types::{BlockRange, LINE, Wait, WriteFlags};
 use terrace_wal::{Error, NoSpace, Reservation};
 
 /// Record room for an inode's mode.
@@ -117,7 +117,7 @@ fn buffer_piece(
     if !store.devices.space().reserve(blocks)? {
         return Err(NoSpace::Tier.into());
     }
-    let taken = take_piece(store, wait, ino, &segment, (flags, Home::Block));
+    let taken = take_piece(store, wait, ino, &segment, (flags, Home::Block), blocks);
     store.devices.space().unreserve(blocks - new_pages(&taken));
     taken_into_dram(store, ino)?;
     Ok(taken?.is_some())
@@ -132,18 +132,28 @@ fn lazy_piece(
     flags: WriteFlags,
 ) -> FsResult<bool> {
     let promises = store.persistent.blocks().promises();
-    let blocks = segment.blocks().count();
-    match promises.give(blocks as usize) {
+    let mut given = segment.blocks().count();
+    match promises.give(given as usize) {
+        // Pages that are there have their promises.
+        Err(Error::NoSpace(_)) if count_lazy(store, ino, segment.blocks())? == given => given = 0,
         Err(Error::NoSpace(_)) => return Ok(false),
-        given => given?,
+        done => done?,
     }
-    let taken = take_piece(store, wait, ino, &segment, (flags, Home::Pm));
-    promises.take_back((blocks - new_pages(&taken)) as usize);
+    let taken = take_piece(store, wait, ino, &segment, (flags, Home::Pm), given);
+    promises.take_back((given - new_pages(&taken)) as usize);
     taken_into_dram(store, ino)?;
     match taken {
         Err(FsError::Engine(Error::NoSpace(_)) | FsError::SpaceHidden(_)) => Ok(false),
         taken => Ok(taken?.is_some()),
     }
+}
+
+/// The number of blocks with a lazy page.
+fn count_lazy(store: &Store, ino: Ino, range: BlockRange) -> FsResult<u64> {
+    let _guard = store.inodes.locks().read(ino);
+    let inode = load_regular(store, ino)?;
+    let home_of = |block: &u64| store.dram.cache().home_of(inode.page_key(FileBlock(*block)));
+    Ok((range.first.0..range.end.0).filter(|block| home_of(block) == Some(Home::Pm)).count() as u64)
 }
 
 fn new_pages(taken: &FsResult<Option<u64>>) -> u64 {
@@ -158,14 +168,15 @@ fn taken_into_dram(store: &Store, ino: Ino) -> FsResult<()> {
     Ok(())
 }
 
-/// Takes a piece into DRAM. Returns the number of new dirty pages; `None`, without a trace, when a lazy piece has to go the
-/// direct way. A failure leaves no trace.
+/// Takes a piece into DRAM. Returns the number of new dirty pages, at most `most`; `None`, without a trace, when a lazy piece has
+/// to go the direct way. A failure leaves no trace.
 fn take_piece(
     store: &Store,
     wait: Wait,
     ino: Ino,
     segment: &Segment<'_>,
     (flags, home): (WriteFlags, Home),
+    most: u64,
 ) -> FsResult<Option<u64>> {
     let pages = segment.blocks().count();
     let admit = || match home {
@@ -176,13 +187,13 @@ fn take_piece(
     if flags.kill_set_id {
         let Some(_room) = admit()? else { return Ok(None) };
         return run_attempts(store, &mut op, SET_ID_RECORD, |reservation, op| {
-            try_buffer(store, op, ino, segment, (flags, home), Some(reservation))
+            try_buffer(store, op, ino, segment, (flags, home, most), Some(reservation))
         });
     }
     let mut provided = 0;
     loop {
         let Some(room) = admit()? else { return Ok(None) };
-        match try_buffer(store, &mut op, ino, segment, (flags, home), None) {
+        match try_buffer(store, &mut op, ino, segment, (flags, home, most), None) {
             Ok(new) => return Ok(new),
             Err(Fail::Error(error)) => return Err(error),
             Err(Fail::Need(need)) => {
@@ -201,7 +212,7 @@ fn try_buffer(
     op: &mut Op,
     ino: Ino,
     segment: &Segment<'_>,
-    (flags, home): (WriteFlags, Home),
+    (flags, home, most): (WriteFlags, Home, u64),
     reservation: Option<Reservation<'_>>,
 ) -> Attempt<Option<u64>> {
     if store.mode.read_only {
@@ -226,15 +237,36 @@ fn try_buffer(
         new_blocks += u64::from(prepared.page.is_some() && !placed[(block.0 - range.first.0) as usize]);
         pages.push(prepared);
     }
+    if pages.iter().filter(|page| page.page.is_some()).count() as u64 > most {
+        return Ok(None);
+    }
     if home == Home::Pm {
         expect_map_room(store, &inode, range)?;
     }
     if let Some(reservation) = reservation {
         drop_set_id(store, reservation, &inode)?;
     }
+    let count = put_pages(store, &inode, segment, pages, home);
+    let before = inode.pending.map_or(0, |pending| pending.new_blocks);
+    let pending = Pending {
+        generation: inode.slot.generation.get(),
+        size: inode.size().max(segment.offset + segment.length),
+        mtime_ns: Some(wall_now(store)),
+        new_blocks: before + new_blocks,
+    };
+    store.dram.volatile_sizes().set(ino, pending);
+    note_write(store, &inode, range, segment.length, flags, home);
+    if home == Home::Pm {
+        note_lines(store, &inode, segment, flags, false);
+    }
+    Ok(Some(count))
+}
+
+/// Writes into prepared pages; gives the number of new ones.
+fn put_pages(store: &Store, inode: &Inode, segment: &Segment<'_>, pages: Vec<Prepared>, home: Home) -> u64 {
     let now = store.clock.monotonic_ns();
     let mut count = 0;
-    for (block, page) in (range.first.0..).map(FileBlock).zip(pages) {
+    for (block, page) in (segment.blocks().first.0..).map(FileBlock).zip(pages) {
         let (from, to, data) = part_of(segment, block);
         let key = inode.page_key(block);
         let Prepared { page, edges, valid, dirty } = page;
@@ -251,19 +283,7 @@ fn try_buffer(
             }
         }
     }
-    let before = inode.pending.map_or(0, |pending| pending.new_blocks);
-    let pending = Pending {
-        generation: inode.slot.generation.get(),
-        size: inode.size().max(segment.offset + segment.length),
-        mtime_ns: Some(wall_now(store)),
-        new_blocks: before + new_blocks,
-    };
-    store.dram.volatile_sizes().set(ino, pending);
-    note_write(store, &inode, range, segment.length, flags, home);
-    if home == Home::Pm {
-        note_lines(store, &inode, segment, flags, false);
-    }
-    Ok(Some(count))
+    count
 }
 
 /// Removes set-id bits in a transaction, when there are any. The caller holds the inode's exclusive lock and

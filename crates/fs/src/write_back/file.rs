@@ -98,19 +98,21 @@ fn lazy_round(
     failed: &mut Option<FsError>,
 ) -> FsResult<Written> {
     let lazy = lazy_of(store, ino, left)?;
+    // A thread that may not wait asks no device (L2).
+    if wait != Wait::Allowed && lazy.len() < left.len() {
+        return Err(FsError::WouldBlock);
+    }
     if lazy.is_empty() {
         return Ok(Written::default());
     }
-    match write_back_lazy(store, ino, &lazy, all, wait) {
-        Err(error) if !matches!(error, FsError::WouldBlock) => {
-            failed.get_or_insert(error);
-            lazy.iter().for_each(|block| {
-                left.remove(block);
-            });
-            Ok(Written::default())
-        }
-        written => written,
+    let mut written = write_back_lazy(store, ino, &lazy, all, wait)?;
+    if let Some((last, error)) = written.failed.take() {
+        failed.get_or_insert(error);
+        lazy.iter().filter(|block| **block <= last).for_each(|block| {
+            left.remove(block);
+        });
     }
+    Ok(written)
 }
 
 /// The blocks among `blocks` whose dirty pages have their home in PM.
@@ -152,6 +154,7 @@ pub(crate) fn write_back_file(store: &Store, ino: Ino, wait: Wait) -> FsResult<(
         let written = below.map(|below| Written {
             others: below.others + into_pm.others,
             blocks: [below.blocks, into_pm.blocks].concat(),
+            failed: None,
         });
         if matches!(written, Err(FsError::Engine(Error::NoSpace(_)))) {
             // The reserved device blocks are free but still under I/O pins of readers of their old content:

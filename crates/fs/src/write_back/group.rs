@@ -37,6 +37,8 @@ pub struct Written {
     pub blocks: Vec<FileBlock>,
     /// Pages that other threads have in flight.
     pub others: usize,
+    /// Why some page up to a block was not written; those up to this block were tried.
+    pub failed: Option<(FileBlock, FsError)>,
 }
 
 /// Writes back a group of these blocks, from the first on. `all`: pages that other threads have in flight

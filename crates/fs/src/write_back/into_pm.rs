@@ -35,18 +35,34 @@ const CHECKED_BLOCKS: usize = 2;
 /// Settles the dirty pages of some blocks, ascending; past the durable end also the dirty pages between them.
 ///
 /// # Errors
-/// ENOSPC; EIO; `WouldBlock`. Pages before the failure are settled.
+/// ENOSPC; EIO, after the other pages were tried; `WouldBlock`.
+///
+/// # Panics
+/// When the blocks do not ascend.
 pub fn absorb(store: &Store, ino: Ino, blocks: &[FileBlock], wait: Wait) -> FsResult<()> {
+    let ascend = blocks.is_sorted_by(|a, b| a < b);
+    assert!(ascend, "blocks of inode {ino} go into PM out of order (C28)");
     let mut rest = blocks;
+    let (mut one_by_one, mut failed) = (false, None);
     while !rest.is_empty() {
-        let most = rest.len().min(atomic_blocks(store) as usize);
-        let done = absorb_some(store, ino, &rest[..most], wait)?;
-        rest = &rest[done..];
+        let most = if one_by_one { 1 } else { rest.len().min(atomic_blocks(store) as usize) };
+        match absorb_some(store, ino, &rest[..most], wait) {
+            Ok(done) => rest = &rest[done..],
+            // Damage holds back what it concerns, and no other page (I8).
+            Err(error) if error.concerns_one_file() && !store.persistent.wal().is_stopped() => {
+                if one_by_one {
+                    failed.get_or_insert(error);
+                    rest = &rest[1..];
+                }
+                one_by_one = true;
+            }
+            Err(error) => return Err(error),
+        }
         if !rest.is_empty() {
             interleave::point("absorb:between-pieces");
         }
     }
-    Ok(())
+    failed.map_or(Ok(()), Err)
 }
 
 /// Settles the first pages in a single transaction. Returns the number of `blocks` done: none, if the dirty

@@ -17,10 +17,11 @@ use terrace_blocks::{Claim, Purpose, Target};
 use terrace_cache::DirtyPage;
 use terrace_format::table::DataChecksum;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino, LineMask, PmBlock};
+use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::{interleave, pause};
 use terrace_store::attempt::with_pages::with_pages;
 use terrace_store::change::give_back::give_back_unless_named;
-use terrace_store::error::FsResult;
+use terrace_store::error::{FsError, FsResult};
 use terrace_store::lookup::data_checksum::{checksum_of, covered};
 use terrace_store::store::Store;
 use terrace_store::types::Wait;
@@ -30,7 +31,7 @@ use terrace_wal::{Error, NoSpace};
 /// locks.
 ///
 /// # Errors
-/// EIO; `WouldBlock`. Pages that could be stored are written all the same.
+/// `WouldBlock`, and what fails for all pages. Other errors come with the result: the other pages are written all the same.
 pub(crate) fn write_back_lazy(
     store: &Store,
     ino: Ino,
@@ -40,28 +41,38 @@ pub(crate) fn write_back_lazy(
 ) -> FsResult<Written> {
     let look = with_pages(store, wait, || look_at_lazy(store, ino, blocks, all))?;
     let Some(mut look) = look else { return Ok(Written::default()) };
+    let mut failed = look.failed.take();
     interleave::point("lazy:looked");
-    stream_new(&mut look);
+    stream_new(&mut look, &mut failed);
     pause::at_unlocked("lazy:streamed");
     interleave::point("lazy:streamed");
     let mut written = Written { others: look.others, ..Written::default() };
     if !look.pages.is_empty() {
-        store.persistent.pm().order();
+        if !planted(Mistake::LazyUnfenced) {
+            store.persistent.pm().order();
+        }
         let installed = install_lazy(&look, wait);
         give_blocks_back(&mut look, installed.as_deref().unwrap_or_default());
         let installed = look.pages.iter().zip(installed?).filter(|(_, installed)| *installed);
         written.blocks.extend(installed.map(|(page, _)| page.copy.key.block));
     }
     if !look.whole.is_empty() {
-        absorb(store, ino, &look.whole, wait)?;
-        written.blocks.extend(&look.whole);
+        look.whole.sort_unstable();
+        match absorb(store, ino, &look.whole, wait) {
+            Ok(()) => written.blocks.extend(&look.whole),
+            Err(error) if error.concerns_one_file() => {
+                failed.get_or_insert(error);
+            }
+            Err(error) => return Err(error),
+        }
         written.blocks.sort_unstable();
     }
-    look.failed.take().map_or(Ok(written), Err)
+    written.failed = failed.map(|error| (look.last, error));
+    Ok(written)
 }
 
 /// Streams the pages that go into new blocks. Without a free block a page goes whole.
-fn stream_new(look: &mut Look<'_>) {
+fn stream_new(look: &mut Look<'_>, failed: &mut Option<FsError>) {
     let (store, ino, visible) = (look.store, look.ino, look.visible);
     for page in &mut look.pages {
         let Place::New { lines, new, .. } = &mut page.place else { continue };
@@ -75,7 +86,7 @@ fn stream_new(look: &mut Look<'_>) {
                 continue;
             }
             Err(error) => {
-                look.failed.get_or_insert(error.into());
+                failed.get_or_insert(error.into());
                 continue;
             }
         };
@@ -83,7 +94,7 @@ fn stream_new(look: &mut Look<'_>) {
             Ok(checksum) => *new = Some((pm, claim, checksum)),
             // The block stays taken: it cannot be stored to.
             Err(error) => {
-                look.failed.get_or_insert(error);
+                failed.get_or_insert(error);
             }
         }
     }

@@ -43,8 +43,8 @@ fn install(look: &Look<'_>, reservation: Reservation<'_>, op: &mut Op) -> Attemp
     let store = look.store;
     let most = (look.pages.len() >> op.piece_halvings).max(1);
     let nothing = vec![false; look.pages.len()];
-    // The old last block may need zeros in a new one.
-    let claim = store.persistent.blocks().claim(1 + op.extra_blocks, op.purpose)?;
+    // The old last block rarely needs zeros in a new one.
+    let claim = store.persistent.blocks().claim(op.extra_blocks, op.purpose)?;
     let _guard = store.inodes.locks().write(look.ino);
     let inode = match load(store, look.ino) {
         Ok(inode) if inode.slot.generation.get() == look.generation => inode,

@@ -11,6 +11,7 @@ use terrace_format::table::DataChecksum;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino, LineMask, PmBlock};
 use terrace_map::Mapping;
 use terrace_placement::Home;
+use terrace_runtime::planted::{Mistake, planted};
 use terrace_store::change::record_room::atomic_blocks;
 use terrace_store::error::{FsError, FsResult};
 use terrace_store::inode::slot::{check_owner, load};
@@ -40,8 +41,10 @@ pub(super) struct Look<'s> {
     pub(super) whole: Vec<FileBlock>,
     /// Pages that other threads have in flight.
     pub(super) others: usize,
-    /// Why a page could not be stored.
+    /// Why the place of a page is unknown.
     pub(super) failed: Option<FsError>,
+    /// The last block that was looked at.
+    pub(super) last: FileBlock,
 }
 
 impl Drop for Look<'_> {
@@ -103,6 +106,7 @@ pub(super) fn look_at_lazy<'s>(
         whole: Vec::new(),
         others: 0,
         failed: None,
+        last: blocks.first().copied().unwrap_or(FileBlock(0)),
     };
     let durable_block = FileBlock(inode.durable_size() / BLOCK_SIZE);
     let intents = intents_of(store, &inode)?;
@@ -112,42 +116,59 @@ pub(super) fn look_at_lazy<'s>(
         let Some(copy) = store.dram.cache().dirty(inode.page_key(*block)) else { continue };
         // Behind the durable end a page that does not go now goes first (C28).
         let is_behind = *block >= durable_block;
-        if copy.home != Home::Pm || copy.in_flight && !all {
+        look.last = *block;
+        let goes = if copy.home != Home::Pm || copy.in_flight && !all {
             look.others += usize::from(copy.home == Home::Pm);
-            match is_behind {
-                true => break,
-                false => continue,
-            }
-        }
-        let is_gone = intents.iter().any(|range| range.first <= *block && *block < range.end);
-        let place = if is_gone { None } else { place_of(store, &inode, &copy)? };
-        match place {
-            None => {
-                look.whole.push(*block);
-                if is_behind {
-                    break;
-                }
-            }
-            Some(mut place) => {
-                if let Place::Present { pm, stored, version } = &mut place {
-                    left = left.saturating_sub(stored.0.count_ones());
-                    match store_lines(store, *pm, &copy, *stored) {
-                        Ok(now) => *version = now,
-                        Err(error) => {
-                            look.failed = Some(error);
-                            break;
-                        }
-                    }
-                }
-                look.pages.push(LazyCopy { copy, place });
-            }
-        }
-        if left == 0 || look.pages.len() + look.whole.len() >= most {
+            false
+        } else {
+            let is_gone = intents.iter().any(|range| range.first <= *block && *block < range.end);
+            take_page(&mut look, &inode, copy, is_gone, &mut left)?
+        };
+        let is_full = left == 0 || look.pages.len() + look.whole.len() >= most;
+        if is_full || !goes && is_behind {
             break;
         }
     }
     look.mark();
-    Ok((!look.pages.is_empty() || !look.whole.is_empty() || look.failed.is_some()).then_some(look))
+    let is_empty =
+        look.pages.is_empty() && look.whole.is_empty() && look.failed.is_none() && look.others == 0;
+    Ok((!is_empty).then_some(look))
+}
+
+/// Adds a page to the look, and stores lines that stay in their block. False: the page is not in PM with the others.
+fn take_page(
+    look: &mut Look<'_>,
+    inode: &Inode,
+    copy: DirtyPage,
+    is_gone: bool,
+    left: &mut u32,
+) -> FsResult<bool> {
+    let (store, block) = (look.store, copy.key.block);
+    let place = match if is_gone { Ok(None) } else { place_of(store, inode, &copy) } {
+        Err(error) if error.concerns_one_file() => {
+            look.failed.get_or_insert(error);
+            return Ok(false);
+        }
+        place => place?,
+    };
+    let Some(mut place) = place else {
+        look.whole.push(block);
+        return Ok(false);
+    };
+    if let Place::Present { pm, stored, version } = &mut place {
+        *left = left.saturating_sub(stored.0.count_ones());
+        match store_lines(store, *pm, &copy, *stored) {
+            Ok(now) => *version = now,
+            // The block cannot be stored to: the page goes into another one.
+            Err(_) if !store.persistent.wal().is_stopped() => {
+                look.whole.push(block);
+                return Ok(false);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    look.pages.push(LazyCopy { copy, place });
+    Ok(true)
 }
 
 impl Look<'_> {
@@ -164,13 +185,14 @@ fn place_of<'s>(store: &Store, inode: &Inode, copy: &DirtyPage) -> FsResult<Opti
     let end_in = |size: u64| size.saturating_sub(start).min(BLOCK_SIZE) as usize;
     // A raised size shows all bytes behind the durable end.
     let (durable, visible) = (end_in(inode.durable_size()), end_in(inode.size()));
-    let shown = LineMask(Lines::touched(durable, visible).0);
+    let shown =
+        if durable < visible { LineMask(Lines::touched(durable, visible).0) } else { LineMask::EMPTY };
     let mapping = store.persistent.map().lookup(&inode.map(), block)?;
     if let Some(mapping) = mapping.filter(|mapping| !mapping.unwritten) {
         check_owner(store, inode, block, mapping.block)?;
         let is_full = lines_of(store, inode.ino, block, mapping)?.is_full();
         let can_stay = valid.contains(shown) && !(is_full && store.mode.has_checksums);
-        let stored = LineMask(copy.dirty.0).union(shown);
+        let stored = wrong::forgotten(LineMask(copy.dirty.0)).union(shown);
         return Ok(can_stay.then_some(Place::Present { pm: mapping.block, stored, version: 0 }));
     }
     let is_cold = mapping.is_none() && is_written_below(store, inode, block)?;
@@ -187,7 +209,9 @@ fn place_of<'s>(store: &Store, inode: &Inode, copy: &DirtyPage) -> FsResult<Opti
 fn store_lines(store: &Store, pm: PmBlock, copy: &DirtyPage, lines: LineMask) -> FsResult<u64> {
     let (at, blocks) = (pm.offset(), store.persistent.blocks());
     // The bytes may be named by the checksum of a lane's last record (T4).
-    store.persistent.wal().confirm_named(at, BLOCK_SIZE)?;
+    if !planted(Mistake::LazyUnconfirmed) {
+        store.persistent.wal().confirm_named(at, BLOCK_SIZE)?;
+    }
     blocks.descriptor(pm).set_clean(false);
     blocks.bump(pm);
     if let Some(tick) = store.steering.stamp() {
@@ -200,4 +224,18 @@ fn store_lines(store: &Store, pm: PmBlock, copy: &DirtyPage, lines: LineMask) ->
     }
     blocks.bump(pm);
     Ok(blocks.descriptor(pm).version())
+}
+
+/// Planted mistakes of this file.
+mod wrong {
+    use super::{LineMask, Mistake, planted};
+
+    /// `lazy-line-forgotten`: the last line is left out, if it is not the only one.
+    pub(super) fn forgotten(lines: LineMask) -> LineMask {
+        let last = LineMask(1 << (63 - lines.0.leading_zeros().min(63)));
+        match planted(Mistake::LazyLineForgotten) && lines.0.count_ones() > 1 {
+            true => LineMask(lines.0 & !last.0),
+            false => lines,
+        }
+    }
 }

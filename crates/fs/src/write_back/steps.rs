@@ -6,7 +6,7 @@
 //! devices, and so on ([`STEPS`]).
 
 use crate::write_back::file::{blocks_with, raise_durable, write_back_file};
-use crate::write_back::group::write_back_blocks;
+use crate::write_back::group::{Written, write_back_blocks};
 use crate::write_back::lazy::write_back_lazy;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -87,6 +87,10 @@ fn group_round(store: &Store, ino: Ino, block: FileBlock) -> FsResult<Round> {
         Home::Pm => write_back_lazy(store, ino, &blocks, interleave::active(), Wait::Allowed),
     });
     match written {
+        Ok(Written { failed: Some((_, error)), .. }) => {
+            note_round(store, ino, generation, &Err(error.clone()));
+            Err(error)
+        }
         // No page was written, as other threads have them in flight: the file's failures stay as they are.
         Ok(written) if written.blocks.is_empty() => {
             store.dram.write_back().round_done();
@@ -131,10 +135,24 @@ fn pressure_round(store: &Store) -> FsResult<Round> {
 
 /// Writes back the group for PM that was written least recently, of a file that does not wait after a failure. False: there
 /// was none.
-pub(crate) fn lazy_round(store: &Store) -> FsResult<bool> {
+pub fn lazy_round(store: &Store) -> FsResult<bool> {
     let (now, errors) = (store.clock.monotonic_ns(), &store.dram.write_back().errors);
     let lazy = store.dram.cache().least_recently_written(Home::Pm, |ino| !errors.is_waiting(ino, now));
-    lazy.map_or(Ok(false), |key| Ok(group_round(store, key.ino, key.block)? == Round::Progress))
+    match lazy {
+        None => return Ok(false),
+        Some(key) if group_round(store, key.ino, key.block)? == Round::Progress => return Ok(true),
+        Some(_) => {}
+    }
+    // Its page lies behind a page that a device holds up, or others have it in flight.
+    for ino in store.dram.cache().dirty_files().into_iter().filter(|ino| !errors.is_waiting(*ino, now)) {
+        if let Some(block) = store.dram.cache().next_dirty(ino, FileBlock(0), FileBlock(u64::MAX))
+            && blocks_with(store, ino, block)?.0 == Home::Pm
+            && group_round(store, ino, block)? == Round::Progress
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Behind many pages in flight, or of files that wait, there may be pages to write.

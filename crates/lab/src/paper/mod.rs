@@ -83,11 +83,13 @@ const fn row(
     PaperRow { about: Row { id, sentence, published, shape }, built }
 }
 
-use rows::{anticache, databases, filebench, maps, predict, predictor_cost, random, regret, tiering, ycsb};
+use rows::{
+    anticache, databases, filebench, hinfs, maps, predict, predictor_cost, random, regret, tiering, ycsb,
+};
 
 /// All rows, in the order of docs/evaluation.md.
 #[rustfmt::skip]
-const ROWS: [PaperRow; 51] = [
+const ROWS: [PaperRow; 54] = [
     row("hashfs-5", "Look-ups and insertions of one block of a file of 1 GiB by each file map, hot and cold",
         "cold reads: global maps up to 15 times faster; HashFS inserts 14 to 20 times faster than all others; hot sequential reads alike",
         "cold look-ups in lines and rounds: hashfs-linear 1.3 and 1.1, cuckoo 2 and 1, radix 3 and 3, extent more; hot sequential reads within 2 times; HashFS inserts write a line fewer and read fewest",
@@ -129,6 +131,15 @@ const ROWS: [PaperRow; 51] = [
     row("maps-cold", "Open, SEEK_HOLE and unlink of a demoted file of 1 GiB, reads of its blocks from DRAM, with each file map",
         NOBODY, "open, SEEK_HOLE and unlink touch at most a line of PM for 128 blocks with a table of all files; reads of 4 KiB within 15 % of the radix tree",
         Built::Own(maps::cold::cold)),
+    row("hinfs-7", "filebench's personalities in process on slow PM, lazy and direct writes, 1 and 2 threads",
+        "fileserver up to +127 %, 1.5 times at 10 threads; webserver and varmail equal",
+        "fileserver at least 1.8 times direct with one thread, 1.25 with two; webproxy 1.5 times; varmail and webserver not below",
+        Built::Own(hinfs::personalities)),
+    row("hinfs-11", "fileserver and webproxy in process, by the size of the buffer", "fileserver rises, webproxy flat",
+        "fileserver at 100 % at least 1.25 times 10 %; webproxy within 10 %", Built::Own(hinfs::buffers)),
+    row("hinfs-12", "filebench's personalities in process, PM of 50 to 800 ns a line",
+        "webproxy +53 % at 100 ns, nearly 6 times at 800 ns; not worse at 50 ns",
+        "webproxy at least 1.5 times at 200 ns, 4 times at 800 ns; none below direct at 50 ns", Built::Own(hinfs::costs)),
     row("hashfs-13", "YCSB A to F over LevelDB in process, four threads with a database of a quarter each, every file map",
         "HashFS 10 to 45 % above page-cached extents on F; radix and cuckoo 2 to 4 % behind it, extents 13 % on C and F; A and E within 3 %",
         "the order; A and E within 5 % of each other", Built::Own(ycsb::four_threads)),

@@ -1,7 +1,7 @@
 //! Scenes: short sequences with other work at one point in their middle, each the shape of a mistake that
 //! random histories meet too seldom. A scene panics if a rule is violated.
 
-use crate::config::Config;
+use crate::config::{Buffer, Config};
 use crate::drivers::acts::SMALL;
 use crate::media::{Media, Setup};
 use crate::world::{Shared, World};
@@ -40,11 +40,15 @@ impl Scene {
 }
 
 /// All scenes.
-pub const SCENES: [Scene; 8] = [
+pub const SCENES: [Scene; 9] = [
     Scene::of_any_map("blocks are punched while they are fetched", punched_while_fetched),
     Scene::of_any_map("an inode page is to move while a number is taken", page_moves_amid_number),
     Scene::of_any_map("a gap shrinks while room for it is claimed", gap_shrinks_amid_claim),
     Scene::of_any_map("others free and take blocks while a writer searches", taken_amid_search),
+    Scene::of_any_map(
+        "power fails while a lazy page goes over bytes that a record names",
+        named_bytes_in_place,
+    ),
     Scene::of_map(
         MapKind::Cuckoo,
         "power fails while entries of the cuckoo map move",
@@ -159,6 +163,29 @@ fn taken_amid_search() {
         write(&user, others, 0, &data(4 * BLOCK, 3));
     };
     amid("space:not-found", 1, take, || write(&fs, f, 0, &data(BLOCK, 4)));
+}
+
+/// The last record of a lane names the bytes of a synced write. Lines of a lazy page are stored over them, and power fails
+/// before the next record of the lane: the synced write is there.
+fn named_bytes_in_place() {
+    let (world, fs) = mounted(Config { buffer: Buffer::ALWAYS, ..SMALL });
+    let (f, content) = (create(&fs, "f"), data(BLOCK, 6));
+    let synced = WriteFlags { sync: true, ..WriteFlags::default() };
+    fs.write(f, 0, &content, synced, W).unwrap();
+    write(&fs, f, 1024, &[0xee; 64]);
+    let media = Rc::new(std::cell::RefCell::new(None));
+    let (taken, of) = (Rc::clone(&media), Rc::clone(&world));
+    let take = move |_| *taken.borrow_mut() = Some(of.borrow().pool.media.now());
+    amid("lazy:looked", 1, take, || fs.fsync(f, false, W).unwrap());
+    let Some(moment) = media.borrow_mut().take() else { return };
+    for seed in 0..8 {
+        let after = Media::after(&moment, seed, &Setup::default());
+        let mounted = world.borrow().pool.mount(&after);
+        let mut found = vec![0; BLOCK];
+        assert_eq!(mounted.read(f, 0, &mut found, W).unwrap(), BLOCK, "a synced write is lost (I5)");
+        found[1024..1088].copy_from_slice(&content[1024..1088]);
+        assert!(found == content, "bytes of a synced write differ (I5)");
+    }
 }
 
 /// Entries of the cuckoo map move to make room.

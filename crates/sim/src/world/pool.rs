@@ -7,7 +7,7 @@ use crate::media::Media;
 use std::cell::Cell;
 use std::sync::Arc;
 use terrace_engine::{
-    Atime, BufferOptions, Engine, FsError, InPlace, LazyOption, MountOptions, read_superblock,
+    Atime, BufferOptions, Engine, FsError, InPlace, LazyAblation, LazyOption, MountOptions, read_superblock,
 };
 use terrace_runtime::{Clock, ManualClock, Step, narrow};
 
@@ -103,6 +103,11 @@ impl Pool {
                 bytes: if self.config.buffers() { self.config.buffer.bytes } else { 0 },
                 lazy: if self.config.buffer.lazy { LazyOption::On } else { LazyOption::Off },
                 steps: 2,
+                ablation: if self.config.buffer.always {
+                    LazyAblation::Always
+                } else {
+                    LazyAblation::Nothing
+                },
                 ..BufferOptions::default()
             },
             ..MountOptions::default()

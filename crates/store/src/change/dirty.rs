@@ -75,6 +75,9 @@ pub(crate) fn give_promises_back(store: &Store, dropped: impl Iterator<Item = Op
         store.devices.space().unreserve(below);
     }
     assert!(in_pm >= ended, "{ended} promises ended for {in_pm} pages (P1)");
+    if planted(Mistake::PromiseEndsTwice) && in_pm > ended {
+        store.persistent.blocks().promises().take_back(1);
+    }
     if in_pm > ended {
         store.persistent.blocks().promises().take_back((in_pm - ended) as usize);
     }

@@ -26,6 +26,8 @@ use terrace_format::keys::ColdExtent;
 use terrace_format::table::Owner;
 use terrace_format::{BLOCK_SIZE, FileBlock, LineMask};
 use terrace_map::Mapping;
+use terrace_placement::Home;
+use terrace_runtime::planted::{Mistake, planted};
 
 /// The present content of a segment's blocks: PM mappings and cold extents.
 struct Under {
@@ -156,7 +158,8 @@ fn stage_block<'a>(
         let seen = (old, lines, nothing_there);
         return merge_block(store, op, inode, block, seen, (from, to, end), None, valid, staged);
     };
-    staged.absorbed.extend(dirty.as_ref().map(|dirty| dirty.key));
+    let settled = dirty.as_ref().filter(|dirty| !planted(Mistake::LazyPageStays) || dirty.home != Home::Pm);
+    staged.absorbed.extend(settled.map(|dirty| dirty.key));
     if old.is_none() && cold.is_none() {
         staged.blocks_delta += 1;
         staged.placed += i64::from(dirty.is_some());

@@ -9,7 +9,7 @@ pub(crate) mod full;
 pub(crate) mod locality;
 pub(crate) mod requests;
 pub(crate) mod shape;
-mod sheet;
+pub(in crate::paper::rows) mod sheet;
 pub(crate) mod threads;
 
 use crate::mapping::access::Counts;

@@ -12,21 +12,21 @@ use terrace_bench::site::Site;
 use terrace_bench::site::teardown::{Held, Resource};
 
 /// Words behind the name of a map, for series other than times.
-pub(super) const LINES_READ: &str = "lines read";
-pub(super) const ROUNDS: &str = "rounds";
-pub(super) const IN_PLACE: &str = "lines in place";
-pub(super) const IN_RECORD: &str = "lines in the record";
-pub(super) const FENCES: &str = "fences";
-pub(super) const WRITTEN: &str = "lines written";
+pub(in crate::paper::rows) const LINES_READ: &str = "lines read";
+pub(in crate::paper::rows) const ROUNDS: &str = "rounds";
+pub(in crate::paper::rows) const IN_PLACE: &str = "lines in place";
+pub(in crate::paper::rows) const IN_RECORD: &str = "lines in the record";
+pub(in crate::paper::rows) const FENCES: &str = "fences";
+pub(in crate::paper::rows) const WRITTEN: &str = "lines written";
 
 /// The series of a map and a kind of figure.
-pub(super) fn series(map: &str, words: &str) -> String {
+pub(in crate::paper::rows) fn series(map: &str, words: &str) -> String {
     if words.is_empty() { map.to_string() } else { format!("{map} {words}") }
 }
 
 /// The figures and claims of a row.
-pub(super) struct Sheet {
-    pub(super) plan: Plan,
+pub(in crate::paper::rows) struct Sheet {
+    pub(in crate::paper::rows) plan: Plan,
     figures: Vec<Figure>,
     places: Vec<String>,
 }
@@ -37,7 +37,7 @@ impl Sheet {
     }
 
     /// Adds the sample of a round.
-    pub(super) fn add(
+    pub(in crate::paper::rows) fn add(
         &mut self,
         round: usize,
         (map, words): (&str, &str),
@@ -61,7 +61,7 @@ impl Sheet {
     }
 
     /// Adds a series that has the least sample of other series in each round.
-    pub(super) fn best(&mut self, name: &str, of: &[&str], metric: Metric, at: &str) {
+    pub(in crate::paper::rows) fn best(&mut self, name: &str, of: &[&str], metric: Metric, at: &str) {
         let samples: Vec<Vec<f64>> = self
             .figures
             .iter()
@@ -77,12 +77,25 @@ impl Sheet {
     }
 
     /// A claim about the ratio of two series at a place.
-    pub(super) fn claim(&mut self, text: &str, ours: &str, theirs: &str, at: &str, must: Must) {
+    pub(in crate::paper::rows) fn claim(
+        &mut self,
+        text: &str,
+        ours: &str,
+        theirs: &str,
+        at: &str,
+        must: Must,
+    ) {
         self.plan.claim_at(text, ours, theirs, at, must);
     }
 
     /// A claim about the ratio of a series at two places.
-    pub(super) fn between(&mut self, text: &str, series: &str, (from, to): (&str, &str), must: Must) {
+    pub(in crate::paper::rows) fn between(
+        &mut self,
+        text: &str,
+        series: &str,
+        (from, to): (&str, &str),
+        must: Must,
+    ) {
         self.plan.claim_at(text, series, series, to, must);
         if let Some(claim) = self.plan.claims.last_mut() {
             claim.from = Some(from.to_string());
@@ -91,13 +104,13 @@ impl Sheet {
 }
 
 /// The place of a pool's file during a measurement; the file goes with it.
-pub(super) struct PoolFile {
-    pub(super) path: PathBuf,
+pub(in crate::paper::rows) struct PoolFile {
+    pub(in crate::paper::rows) path: PathBuf,
     _held: Held,
 }
 
 impl PoolFile {
-    pub(super) fn new(site: &Site, name: &str) -> Outcome<PoolFile> {
+    pub(in crate::paper::rows) fn new(site: &Site, name: &str) -> Outcome<PoolFile> {
         let path = site.scratch.memory.join(format!("{name}.pm"));
         let held = site.teardown.hold(Resource::File(path.clone()))?;
         Ok(PoolFile { path, _held: held })
@@ -105,31 +118,31 @@ impl PoolFile {
 }
 
 /// Places of two pools.
-pub(super) struct TwinFiles([PoolFile; 2]);
+pub(in crate::paper::rows) struct TwinFiles([PoolFile; 2]);
 
 impl TwinFiles {
-    pub(super) fn new(site: &Site) -> Outcome<TwinFiles> {
+    pub(in crate::paper::rows) fn new(site: &Site) -> Outcome<TwinFiles> {
         Ok(TwinFiles([PoolFile::new(site, "counted")?, PoolFile::new(site, "timed")?]))
     }
 
-    pub(super) fn paths(&self) -> [&Path; 2] {
+    pub(in crate::paper::rows) fn paths(&self) -> [&Path; 2] {
         self.0.each_ref().map(|file| file.path.as_path())
     }
 }
 
-/// A row: each map is measured in each round; then the claims are added and judged.
-pub(super) struct MapRow<'a> {
-    pub(super) axis: &'static str,
-    pub(super) metric: Metric,
-    pub(super) maps: Vec<Contestant>,
-    pub(super) data_bytes: u64,
-    pub(super) notes: Vec<String>,
-    pub(super) measure: &'a dyn Fn(&Site, &Contestant, usize, &mut Sheet) -> Outcome<()>,
-    pub(super) claims: &'a dyn Fn(&mut Sheet),
+/// A row: a round measures every contestant; the claims are added at the end and judged.
+pub(in crate::paper::rows) struct MapRow<'a, T = Contestant> {
+    pub(in crate::paper::rows) axis: &'static str,
+    pub(in crate::paper::rows) metric: Metric,
+    pub(in crate::paper::rows) maps: Vec<T>,
+    pub(in crate::paper::rows) data_bytes: u64,
+    pub(in crate::paper::rows) notes: Vec<String>,
+    pub(in crate::paper::rows) measure: &'a dyn Fn(&Site, &T, usize, &mut Sheet) -> Outcome<()>,
+    pub(in crate::paper::rows) claims: &'a dyn Fn(&mut Sheet),
 }
 
-impl MapRow<'_> {
-    pub(super) fn run(self, row: &Row, options: &Options) -> Outcome<()> {
+impl<T> MapRow<'_, T> {
+    pub(in crate::paper::rows) fn run(self, row: &Row, options: &Options) -> Outcome<()> {
         let device_cores = pin(options)?;
         let mut site = Site::new(&options.site, 0, None)?;
         site.device_cores = device_cores;
@@ -138,7 +151,7 @@ impl MapRow<'_> {
         sheet.plan.notes = self.notes;
         for round in 0..options.rounds {
             eprintln!("  round {} of {}", round + 1, options.rounds);
-            let mut order: Vec<&Contestant> = self.maps.iter().collect();
+            let mut order: Vec<&T> = self.maps.iter().collect();
             if round % 2 == 1 {
                 order.reverse();
             }
