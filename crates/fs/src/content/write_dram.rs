@@ -58,7 +58,7 @@ pub(crate) fn write_buffered(
     Ok(done)
 }
 
-/// Writes into pages whose home is PM; gives the bytes taken: the rest finds no room, and goes the direct way.
+/// Writes into pages whose home is PM (C31); gives the bytes taken: the rest finds no room, and goes the direct way.
 ///
 /// # Errors
 /// EIO where an edge line cannot be read; `WouldBlock`. A piece that fails takes nothing.
