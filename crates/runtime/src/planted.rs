@@ -67,7 +67,6 @@ pub enum Mistake {
     CursorIgnoresVersion,
     ProbeEndsAtFreeSlot,
     ReachAfterInsert,
-    LazyUnfenced,
     LazyLineForgotten,
     LazyReadBelow,
     LazyPageStays,
@@ -302,11 +301,6 @@ pub const MISTAKES: &[(Mistake, &str, &str)] = &[
         Mistake::ReachAfterInsert,
         "reach-after-insert",
         "the reach of a table that is the map is stored with the change after that of the block that needs it",
-    ),
-    (
-        Mistake::LazyUnfenced,
-        "lazy-unfenced",
-        "lazy pages are installed and clean before the lines of their write-back are fenced",
     ),
     (
         Mistake::LazyLineForgotten,
