@@ -20,7 +20,7 @@ Devices that have moved or are missing:
 Memory:
   cache=auto|SIZE           copies of blocks of lower tiers (auto)
   kernel_cache=SIZE         files of the fast tier in the kernel's page cache (half of memory)
-  buffer=SIZE               writes that wait for a lower tier (64M)
+  buffer=SIZE               writes that wait in DRAM, for a lower tier or lazily (64M)
   lazy=auto|on|off          whether writes of the fast tier wait there, too: where it is slow, always, never (off)
   prefetch=SIZE             read at once from a lower tier (128K)
   prefetch_ms=N             how long neighbours stay that nobody asked for (1000)

@@ -31,11 +31,11 @@ pub fn fsync(store: &Store, ino: Ino, _data_only: bool, wait: Wait) -> FsResult<
     if is_waiting && wait != Wait::Allowed && !is_done_here(store, ino)? {
         return Err(FsError::WouldBlock);
     }
+    note_fsync(store, ino);
     judge_sync(store, ino);
     if is_waiting {
         write_back_noted(store, ino, wait)?;
     }
-    note_fsync(store, ino);
     barrier(store)
 }
 

@@ -375,3 +375,19 @@ fn a_damaged_block_holds_back_no_other_lazy_page() -> FsResult<()> {
     compare(&file);
     Ok(())
 }
+
+/// The search for space writes lazy pages back, and once gave a writer the error of another file's page (I8).
+#[test]
+fn a_writer_without_space_gets_no_error_of_another_file() -> FsResult<()> {
+    let mut file = checksummed_file(2 * BLOCK_SIZE as usize)?;
+    damage(&file, 200, 1);
+    let always = BufferOptions { lazy: LazyOption::On, ablation: LazyAblation::Always, ..Default::default() };
+    file.mount_again(MountOptions { buffer: always, ..options() })?;
+    file.fs.write(file.ino, 640, &fill(64, 0xee), WriteFlags::default(), Wait::Allowed)?;
+    assert_eq!(file.fs.accounts()?.lazy_pages, 1);
+    let other = file.fs.mknod(ROOT, b"other", 0o100644, 0, CALLER, W)?.ino;
+    let append = |block: u64| file.fs.write(other, block * BLOCK_SIZE, &fill(4096, 7), SYNC, W);
+    let errno = (0..4096).find_map(|block| append(block).err()).map(|error| error.errno());
+    assert_eq!(errno, Some(libc::ENOSPC));
+    Ok(())
+}

@@ -50,7 +50,14 @@ pub(crate) fn write_back_lazy(
         store.persistent.pm().order();
         let installed = install_lazy(&look, wait);
         give_blocks_back(&mut look, installed.as_deref().unwrap_or_default());
-        let installed = look.pages.iter().zip(installed?).filter(|(_, installed)| *installed);
+        let installed = match installed {
+            Err(error) if error.concerns_one_file() && !store.persistent.wal().is_stopped() => {
+                failed.get_or_insert(error);
+                Vec::new()
+            }
+            installed => installed?,
+        };
+        let installed = look.pages.iter().zip(installed).filter(|(_, installed)| *installed);
         written.blocks.extend(installed.map(|(page, _)| page.copy.key.block));
     }
     if !look.whole.is_empty() {

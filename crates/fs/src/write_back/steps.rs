@@ -138,21 +138,28 @@ fn pressure_round(store: &Store) -> FsResult<Round> {
 pub fn lazy_round(store: &Store) -> FsResult<bool> {
     let (now, errors) = (store.clock.monotonic_ns(), &store.dram.write_back().errors);
     let lazy = store.dram.cache().least_recently_written(Home::Pm, |ino| !errors.is_waiting(ino, now));
-    match lazy {
+    let mut first_error = None;
+    match lazy.map(|key| group_round(store, key.ino, key.block)) {
         None => return Ok(false),
-        Some(key) if group_round(store, key.ino, key.block)? == Round::Progress => return Ok(true),
-        Some(_) => {}
+        Some(Ok(Round::Progress)) => return Ok(true),
+        Some(Ok(Round::Nothing)) => {}
+        Some(Err(error)) => first_error = Some(error),
     }
-    // Its page lies behind a page that a device holds up, or others have it in flight.
+    // The page lies behind a page that a device holds up, is in flight elsewhere, or fails.
     for ino in store.dram.cache().dirty_files().into_iter().filter(|ino| !errors.is_waiting(*ino, now)) {
         if let Some(block) = store.dram.cache().next_dirty(ino, FileBlock(0), FileBlock(u64::MAX))
-            && blocks_with(store, ino, block)?.0 == Home::Pm
-            && group_round(store, ino, block)? == Round::Progress
+            && blocks_with(store, ino, block).is_ok_and(|(home, _)| home == Home::Pm)
         {
-            return Ok(true);
+            match group_round(store, ino, block) {
+                Ok(Round::Progress) => return Ok(true),
+                Ok(Round::Nothing) => {}
+                Err(error) => {
+                    first_error.get_or_insert(error);
+                }
+            }
         }
     }
-    Ok(false)
+    first_error.map_or(Ok(false), Err)
 }
 
 /// Behind many pages in flight, or of files that wait, there may be pages to write.

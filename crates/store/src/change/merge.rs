@@ -60,7 +60,8 @@ pub fn merge_dirty(
     replace(store, inode, dirty.key.block, old, (content.into(), end), staged)
 }
 
-/// Of a cold block: the lines in PM, and the lines of a new block without the cold copy. `None`: the new block is to be whole.
+/// The lines of a cold block that PM holds, and the lines that a new block gets without a read of the cold copy. `None`: the
+/// new block is to be whole.
 fn lines_alone(
     store: &Store,
     inode: &Inode,
