@@ -327,9 +327,10 @@ fn show_parameters(found: &Value) {
 fn show_lazy(lazy: &Value) {
     let state = if lazy["on"] == true { "on" } else { "off" };
     let [reason, pages] = ["reason", "pages"].map(|name| text(&lazy[name]));
-    let [dram, pm] = ["dram_line_ns", "pm_line_ns"].map(|cost| lazy[cost].as_f64().unwrap_or(0.0));
-    let costs = format!("{pm:.0} and {dram:.0} ns a line");
-    output::print(format!("lazy writes {state}: {reason} ({costs}); {pages} pages wait"));
+    let [dram, pm] = ["dram_line_ns", "pm_line_ns"].map(|cost| lazy[cost].as_f64());
+    let costs =
+        dram.zip(pm).map_or(String::new(), |(dram, pm)| format!(" ({pm:.1} and {dram:.1} ns a line)"));
+    output::print(format!("lazy writes {state}: {reason}{costs}; {pages} pages wait"));
 }
 
 /// The bytes that spills have relocated from nearly full tiers, and the reason if a spill waits.

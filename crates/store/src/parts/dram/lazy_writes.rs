@@ -84,8 +84,11 @@ pub enum LazyAblation {
     Published,
 }
 
-/// PM is slow from this multiple of DRAM's cost on.
+/// PM is slow from this multiple of DRAM's cost on,
 const SLOW_TIMES: f64 = 1.5;
+/// and from this difference for a line on: less is the noise of two measurements of the same memory, and less than a page in
+/// DRAM costs beside its stores.
+const SLOW_BY_NS: f64 = 5.0;
 
 /// Costs that stand for those of slow PM where nothing was measured.
 const ASSUMED: LineCosts = LineCosts { dram_ns: 10.0, pm_ns: 200.0 };
@@ -152,7 +155,9 @@ impl LazyWrites {
         let Some(last) = measured.last() else { return };
         self.costs_ps[0].store((last.dram_ns * 1000.0) as u64, Ordering::Relaxed);
         self.costs_ps[1].store((last.pm_ns * 1000.0) as u64, Ordering::Relaxed);
-        let is_slow = measured.iter().all(|costs| costs.pm_ns >= costs.dram_ns * SLOW_TIMES);
+        let is_slow = measured.iter().all(|costs| {
+            costs.pm_ns >= costs.dram_ns * SLOW_TIMES && costs.pm_ns >= costs.dram_ns + SLOW_BY_NS
+        });
         if self.options.lazy == LazyOption::Auto && self.options.bytes > 0 {
             self.is_on.store(is_slow, Ordering::Release);
         }
@@ -193,6 +198,8 @@ mod tests {
         assert!(is_on(LazyOption::Auto, &[SLOW; 3]));
         assert!(!is_on(LazyOption::Auto, &[SLOW, FAST, SLOW]));
         assert!(!is_on(LazyOption::Auto, &[]));
+        // Two measurements of the same memory.
+        assert!(!is_on(LazyOption::Auto, &[LineCosts { dram_ns: 1.4, pm_ns: 2.3 }; 3]));
         assert!(is_on(LazyOption::On, &[FAST; 3]));
         assert!(!is_on(LazyOption::Off, &[SLOW; 3]));
     }
