@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use terrace_bench::comparison::plan::{Cell, Must, Work};
 
 /// The rows that must exist. A row may state that it is not built, but may not be absent.
-const WANTED: [&str; 51] = [
+const WANTED: [&str; 54] = [
     "hashfs-8",
     "hashfs-12",
     "maps-hot",
@@ -20,6 +20,9 @@ const WANTED: [&str; 51] = [
     "hashfs-9",
     "maps-range",
     "maps-cold",
+    "hinfs-7",
+    "hinfs-11",
+    "hinfs-12",
     "hashfs-13",
     "hashfs-14",
     "tpfs-8",
