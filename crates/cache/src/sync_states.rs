@@ -16,17 +16,26 @@ impl BlockCache {
         self.files.limit_states(most);
     }
 
-    /// Notes a write of some lines of a block, to PM if `is_direct`. The caller holds the inode's exclusive lock.
-    pub fn note_lines(&self, key: PageKey, lines: Lines, is_direct: bool, now_ns: u64) {
-        self.files.with_states(key, now_ns, |file| {
-            let state = file.states.entry(key.block).or_insert_with(SyncState::new);
-            if state.written == 0 {
-                file.since_sync.push(key.block);
-            }
-            state.written = state.written.saturating_add(lines.0.count_ones());
-            state.last_ns = now_ns;
-            if is_direct {
-                state.direct = state.direct.union(lines);
+    /// Notes a write of some lines of blocks of the file of `first`, to PM if `is_direct`. The caller holds the inode's
+    /// exclusive lock.
+    pub fn note_lines(
+        &self,
+        first: PageKey,
+        written: impl Iterator<Item = (FileBlock, Lines)>,
+        is_direct: bool,
+        now_ns: u64,
+    ) {
+        self.files.with_states(first, now_ns, |file| {
+            for (block, lines) in written {
+                let state = file.states.entry(block).or_insert_with(SyncState::new);
+                if state.written == 0 {
+                    file.since_sync.push(block);
+                }
+                state.written = state.written.saturating_add(lines.0.count_ones());
+                state.last_ns = now_ns;
+                if is_direct {
+                    state.direct = state.direct.union(lines);
+                }
             }
         });
     }
@@ -115,6 +124,11 @@ mod tests {
         PageKey { ino: Ino(5), generation: 1, block: FileBlock(block) }
     }
 
+    /// A direct write of lines of a block.
+    fn write(cache: &BlockCache, block: u64, lines: Lines, now_ns: u64) {
+        write(&cache, block, [(FileBlock(block), lines)].into_iter(), now_ns);
+    }
+
     fn cache() -> BlockCache {
         let cache = BlockCache::new(1 << 20, 0);
         cache.limit_sync_states(1 << 10);
@@ -124,9 +138,9 @@ mod tests {
     #[test]
     fn a_block_written_once_for_each_sync_is_eager_and_one_written_often_is_lazy() {
         let cache = cache();
-        cache.note_lines(key(1), Lines::ALL, true, 1);
+        write(&cache, 1, Lines::ALL, 1);
         for _ in 0..3 {
-            cache.note_lines(key(2), Lines(0xff), true, 1);
+            write(&cache, 2, Lines(0xff), 1);
         }
         assert_eq!(cache.sync_choice(key(1), 1, AGES), None, "no sync yet");
         let verdicts = cache.judge_sync(Ino(5), 1, 2, COSTS, AGES);
@@ -139,7 +153,7 @@ mod tests {
     #[test]
     fn a_file_without_a_sync_for_long_is_lazy_again() {
         let cache = cache();
-        cache.note_lines(key(1), Lines::ALL, true, 1);
+        write(&cache, 1, Lines::ALL, 1);
         cache.judge_sync(Ino(5), 1, 2, COSTS, AGES);
         assert_eq!(cache.sync_choice(key(1), 2 + 4_999, AGES), Some(false));
         assert_eq!(cache.sync_choice(key(1), 2 + 5_000, AGES), Some(true));
@@ -148,7 +162,7 @@ mod tests {
     #[test]
     fn lines_of_an_old_ghost_count_as_written_back() {
         let cache = cache();
-        cache.note_lines(key(1), Lines::ALL, true, 1);
+        write(&cache, 1, Lines::ALL, 1);
         let verdicts = cache.judge_sync(Ino(5), 1, 40_000, COSTS, AGES);
         assert_eq!((verdicts.lazy, verdicts.eager), (1, 0));
     }
@@ -157,7 +171,7 @@ mod tests {
     fn states_are_limited_and_the_latest_writes_stay() {
         let cache = cache();
         for at in 0..5_000 {
-            cache.note_lines(key(at), Lines(1), true, at);
+            write(&cache, at, Lines(1), at);
         }
         assert!(cache.sync_states() <= 1 << 10, "{}", cache.sync_states());
         let verdicts = cache.judge_sync(Ino(5), 1, 5_000, COSTS, AGES);

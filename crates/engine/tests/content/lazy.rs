@@ -263,3 +263,18 @@ fn pages_without_a_free_block_go_into_pm_in_order() -> FsResult<()> {
     assert!([3, 5, 9].iter().all(|block| content[block * BLOCK..][..BLOCK].iter().all(|byte| *byte == 0xee)));
     Ok(())
 }
+
+#[test]
+fn an_append_behind_a_full_buffer_writes_back_a_group_and_no_whole_file() -> FsResult<()> {
+    let pages = 1024;
+    let mut options = lazy();
+    options.buffer.bytes = pages * BLOCK_SIZE;
+    let mut file = TrackedFile::new(SimulatedPool::new(16 << 20, 1024), options, &[])?;
+    write(&mut file, 0, &fill(pages as usize * BLOCK, 3))?;
+    assert_eq!(waiting(&file.fs), pages);
+    write(&mut file, pages as usize * BLOCK, &fill(BLOCK, 4))?;
+    let left = waiting(&file.fs);
+    assert!((pages / 2..pages).contains(&left), "{left} of {pages} pages wait");
+    file.assert_content();
+    Ok(())
+}

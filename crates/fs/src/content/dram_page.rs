@@ -25,14 +25,31 @@ use terrace_wal::Error;
 
 /// A page to write into, and the lines that the write adds.
 pub(super) struct Prepared {
-    /// A new page; `None`: the block has a dirty page, which stays with its home.
-    pub(super) page: Option<Page>,
+    /// The page.
+    pub(super) page: Written,
     /// Edge lines of the write that the page has not: the first byte of each, and its bytes.
     pub(super) edges: SmallVec<[(usize, [u8; LINE]); 2]>,
     /// Lines that the page has from now on.
     pub(super) valid: Lines,
     /// Lines of these that no medium has.
     pub(super) dirty: Lines,
+}
+
+impl Prepared {
+    /// Whether the block gets a dirty page.
+    pub(super) fn is_new(&self) -> bool {
+        !matches!(self.page, Written::Present)
+    }
+}
+
+/// The page that a write changes.
+pub(super) enum Written {
+    /// The dirty page of the block, which stays with its home.
+    Present,
+    /// A new page, of the bytes of the write and zeros.
+    New,
+    /// A new page with the rest of the block.
+    Filled(Page),
 }
 
 /// The page for bytes `from..to` of a block; `None`: a lazy write goes the direct way. The caller holds the inode's exclusive
@@ -50,12 +67,14 @@ pub(super) fn prepare(
 ) -> Attempt<Option<Prepared>> {
     let present = inode.pending.and_then(|_| store.dram.cache().lines_of(inode.page_key(block)));
     if present.is_none() && home == Home::Block {
-        let mut page = Page::zeroed();
+        let mut page = Written::New;
         if to - from < BLOCK_SIZE as usize {
-            read_below(store, op, inode, block, 0, page.bytes_mut())?;
+            let mut whole = Page::zeroed();
+            read_below(store, op, inode, block, 0, whole.bytes_mut())?;
+            page = Written::Filled(whole);
         }
         let (edges, dirty) = (SmallVec::new(), Lines::touched(from, to));
-        return Ok(Some(Prepared { page: Some(page), edges, valid: Lines::ALL, dirty }));
+        return Ok(Some(Prepared { page, edges, valid: Lines::ALL, dirty }));
     }
     if present.is_none() && !can_lie_below_lines(store, inode, block)? {
         return Ok(None);
@@ -76,7 +95,7 @@ pub(super) fn prepare(
     }
     let dirty = Lines::touched(from, to);
     let past_end = Lines::touched(durable.next_multiple_of(LINE), BLOCK_SIZE as usize);
-    let page = present.is_none().then(Page::zeroed);
+    let page = if present.is_some() { Written::Present } else { Written::New };
     Ok(Some(Prepared { page, edges, valid: dirty.union(past_end), dirty }))
 }
 

@@ -7,6 +7,7 @@ use crate::content::write_dram::{write_buffered, write_lazy};
 use crate::content::write_pm::{Rest, write_pm};
 use crate::content::write_whole_block::{WholeBlock, write_whole_block};
 use crate::write_back::file::keep_in_pm;
+use crate::write_back::steps::tail_round;
 use terrace_format::address::MAX_FILE_SIZE;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_placement::Home;
@@ -134,13 +135,17 @@ fn write_run(
     }
 }
 
-/// Puts the pages that wait before a write into PM.
+/// Puts the pages that wait before a write into PM: the first ones, if a group for PM is behind the durable end, else all.
 fn settle_before(store: &Store, ino: Ino, wait: Wait) -> FsResult<()> {
     if store.dram.volatile_sizes().get(ino).is_none() || store.persistent.wal().is_stopped() {
         return Ok(());
     }
     if wait != Wait::Allowed {
         return Err(FsError::WouldBlock);
+    }
+    // A large file would hold its writer up for all its pages.
+    if tail_round(store, ino) {
+        return Ok(());
     }
     keep_in_pm(store, ino, wait)
 }

@@ -4,9 +4,10 @@
 //! map. Write-back never lacks it. Without room for a page for a block tier the writer waits, on a thread that may; a lazy
 //! write goes the direct way.
 
-use crate::content::dram_page::{Prepared, expect_map_room, prepare};
+use crate::content::dram_page::{Prepared, Written, expect_map_room, prepare};
 use crate::sync::fsync;
 use crate::write_back::steps::wait_for_dirty_room;
+use terrace_cache::Page;
 use terrace_format::address::MAX_FILE_BLOCK;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_placement::Home;
@@ -23,6 +24,7 @@ use terrace_store::inode::load::load_regular;
 use terrace_store::inode::slot::{log_slot, wall_now};
 use terrace_store::operation::need::{Attempt, Fail};
 use terrace_store::operation::op::Op;
+use terrace_store::parts::dram::lazy_writes::LazyAblation;
 use terrace_store::steering::learn::{note_lines, note_write};
 use terrace_store::store::Store;
 use terrace_store::types::inode::{Inode, Pending};
@@ -181,6 +183,9 @@ fn take_piece(
     let pages = segment.blocks().count();
     let admit = || match home {
         Home::Block => wait_for_dirty_room(store, pages, wait).map(Some),
+        Home::Pm if store.dram.lazy_writes().options().ablation == LazyAblation::Stalls => {
+            wait_for_dirty_room(store, pages, wait).map(Some)
+        }
         Home::Pm => Ok(store.dram.write_back().admit(pages, store.dram.cache().dirty_pages())),
     };
     let mut op = Op::new(wait);
@@ -234,10 +239,10 @@ fn try_buffer(
     for block in (range.first.0..range.end.0).map(FileBlock) {
         let (from, to, _) = part_of(segment, block);
         let Some(prepared) = prepare(store, op, &inode, block, (from, to), home)? else { return Ok(None) };
-        new_blocks += u64::from(prepared.page.is_some() && !placed[(block.0 - range.first.0) as usize]);
+        new_blocks += u64::from(prepared.is_new() && !placed[(block.0 - range.first.0) as usize]);
         pages.push(prepared);
     }
-    if pages.iter().filter(|page| page.page.is_some()).count() as u64 > most {
+    if pages.iter().filter(|page| page.is_new()).count() as u64 > most {
         return Ok(None);
     }
     if home == Home::Pm {
@@ -274,16 +279,26 @@ fn put_pages(store: &Store, inode: &Inode, segment: &Segment<'_>, pages: Vec<Pre
             edges.iter().for_each(|(at, line)| bytes[*at..at + LINE].copy_from_slice(line));
             bytes[from..to].copy_from_slice(data);
         };
-        match page {
-            None => drop(store.dram.cache().change_dirty(key, (valid, dirty), false, now, change)),
-            Some(mut page) => {
-                change(page.bytes_mut());
-                store.dram.cache().add_dirty(key, home, (valid, dirty), page, now);
-                count += 1;
+        let page = match page {
+            Written::Present => {
+                store.dram.cache().change_dirty(key, (valid, dirty), false, now, change);
+                continue;
             }
-        }
+            Written::New => match <&[u8; BLOCK_SIZE as usize]>::try_from(data) {
+                Ok(whole) => Page::copy(whole),
+                Err(_) => changed(Page::zeroed(), change),
+            },
+            Written::Filled(page) => changed(page, change),
+        };
+        store.dram.cache().add_dirty(key, home, (valid, dirty), page, now);
+        count += 1;
     }
     count
+}
+
+fn changed(mut page: Page, change: impl FnOnce(&mut [u8; BLOCK_SIZE as usize])) -> Page {
+    change(page.bytes_mut());
+    page
 }
 
 /// Removes set-id bits in a transaction, when there are any. The caller holds the inode's exclusive lock and

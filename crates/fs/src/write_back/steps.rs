@@ -10,7 +10,7 @@ use crate::write_back::group::{Written, write_back_blocks};
 use crate::write_back::lazy::write_back_lazy;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use terrace_format::{FileBlock, Ino};
+use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_placement::Home;
 use terrace_runtime::sync::atomic::Ordering;
 use terrace_runtime::{Next, Step, interleave};
@@ -160,6 +160,30 @@ pub fn lazy_round(store: &Store) -> FsResult<bool> {
         }
     }
     first_error.map_or(Ok(false), Err)
+}
+
+/// Writes back the first group behind the durable end of a file, if its home is PM; false: it is not, cannot be written, or is
+/// in flight for long.
+pub(crate) fn tail_round(store: &Store, ino: Ino) -> bool {
+    const MOST_TRIES: u32 = 8;
+    let first = || {
+        let inode = load(store, ino).ok()?;
+        let durable = FileBlock(inode.durable_size() / BLOCK_SIZE);
+        let block = store.dram.cache().next_dirty(ino, durable, FileBlock(u64::MAX))?;
+        (store.dram.cache().home_of(inode.page_key(block))? == Home::Pm).then_some(block)
+    };
+    for _ in 0..MOST_TRIES {
+        let block = {
+            let _guard = store.inodes.locks().read(ino);
+            first()
+        };
+        match block.map(|block| group_round(store, ino, block)) {
+            Some(Ok(Round::Progress)) => return true,
+            Some(Ok(Round::Nothing)) => store.dram.write_back().wait_round(WAIT),
+            Some(Err(_)) | None => return false,
+        }
+    }
+    false
 }
 
 /// Behind many pages in flight, or of files that wait, there may be pages to write.

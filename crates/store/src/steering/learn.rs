@@ -95,9 +95,8 @@ pub fn note_read(store: &Store, inode: &Inode, bytes: u64, dram_bytes: u64) {
 pub fn note_lines(store: &Store, inode: &Inode, segment: &Segment<'_>, flags: WriteFlags, is_direct: bool) {
     if has_lazy_writes(store) && !flags.sync {
         let now = store.clock.monotonic_ns();
-        for (block, from, to) in segment.parts() {
-            store.dram.cache().note_lines(inode.page_key(block), Lines::touched(from, to), is_direct, now);
-        }
+        let lines = segment.parts().map(|(block, from, to)| (block, Lines::touched(from, to)));
+        store.dram.cache().note_lines(inode.page_key(segment.blocks().first), lines, is_direct, now);
     }
 }
 

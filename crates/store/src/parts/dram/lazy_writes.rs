@@ -82,6 +82,8 @@ pub enum LazyAblation {
     Always,
     /// The predictors: a block without a choice is lazy, as published.
     Published,
+    /// The direct way of a lazy write without room in DRAM: it waits for room, as published.
+    Stalls,
 }
 
 /// PM is slow from this multiple of DRAM's cost on,
