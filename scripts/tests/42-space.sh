@@ -98,7 +98,8 @@ beside_computing() { # FAST_TIER TIER OPTIONS…
 }
 
 round 32M 64M 65536
-round 32M 64M 65536 -o buffer=0
+# Lazy writes need a buffer.
+case ${MOUNT_OPTIONS:-} in *lazy=*) ;; *) round 32M 64M 65536 -o buffer=0 ;; esac
 round 64M 64M 131072 -o policy=static,data=ordered
 round 192M 48M $((1 << 20))
 beside_computing 64M 64M -o policy=static,data=ordered
