@@ -83,7 +83,7 @@ fn try_read(store: &Store, op: &mut Op, ino: Ino, offset: u64, into: &mut [u8]) 
     let first = FileBlock(offset / BLOCK_SIZE);
     let end = FileBlock((offset + count as u64).div_ceil(BLOCK_SIZE));
     if end.0 == first.0 + 1
-        && let Some(dram_bytes) = read_one(store, &guard, &inode, offset, first, into)?
+        && let Some(dram_bytes) = read_one(store, op, (&guard, &inode), offset, first, into)?
     {
         if dram_bytes > 0 {
             found_in_dram(store, &inode, (first, end));
@@ -114,17 +114,26 @@ fn found_in_dram(store: &Store, inode: &Inode, (first, end): (FileBlock, FileBlo
     store.dram.read_ahead().found(inode.ino, BlockRange::new(first, end), file_end);
 }
 
-/// Reads inside a block that lies in PM or has a clean page. Returns the bytes that came from DRAM. `None` if
+/// Reads inside a block that lies in PM, or has a dirty or a clean page. Returns the bytes that came from DRAM. `None` if
 /// the general way must look further.
 fn read_one(
     store: &Store,
-    cursor: &Cursor,
-    inode: &Inode,
+    op: &mut Op,
+    (cursor, inode): (&Cursor, &Inode),
     offset: u64,
     block: FileBlock,
     into: &mut [u8],
 ) -> Attempt<Option<u64>> {
-    if inode.slot.has(flag::HAS_INTENT) || inode.pending.is_some() {
+    if inode.slot.has(flag::HAS_INTENT) {
+        return Ok(None);
+    }
+    if let Some(dirty) = dirty_page(store, inode, block) {
+        op.dram_bytes = 0;
+        read_dirty(store, op, inode, &dirty, (offset % BLOCK_SIZE) as usize, into)?;
+        return Ok(Some(op.dram_bytes));
+    }
+    // Behind the durable end media hold nothing that counts (S5).
+    if inode.pending.is_some() && (block.0 + 1) * BLOCK_SIZE > inode.durable_size() {
         return Ok(None);
     }
     match store.persistent.map().lookup_with(cursor, &inode.map(), block)? {
