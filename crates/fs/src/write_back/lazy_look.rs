@@ -25,8 +25,8 @@ use terrace_wal::Error;
 /// Most pages of a transaction.
 const MOST_PAGES: u64 = 128;
 
-/// Lines that are stored in one hold of the shared lock: 200 µs on PM that takes 200 ns for each.
-const HELD_LINES: u32 = 1000;
+/// Nanoseconds for which lines are stored in one hold of the shared lock: writers of the file wait as long.
+const HELD_NS: f64 = 200_000.0;
 
 /// Pages of a file on the way into PM, marked as in flight until the look is dropped.
 pub(super) struct Look<'s> {
@@ -111,7 +111,8 @@ pub(super) fn look_at_lazy<'s>(
     let durable_block = FileBlock(inode.durable_size() / BLOCK_SIZE);
     let intents = intents_of(store, &inode)?;
     let most = MOST_PAGES.min(atomic_blocks(store)) as usize;
-    let mut left = HELD_LINES;
+    // Of a page all lines go, or none.
+    let mut left = (HELD_NS / store.dram.lazy_writes().costs().pm_ns) as u32;
     for block in blocks {
         let Some(copy) = store.dram.cache().dirty(inode.page_key(*block)) else { continue };
         // Behind the durable end a page that does not go now goes first (C28).
