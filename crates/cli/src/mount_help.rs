@@ -22,6 +22,11 @@ Memory:
   kernel_cache=SIZE         files of the fast tier in the kernel's page cache (half of memory)
   buffer=SIZE               writes that wait in DRAM, for a lower tier or lazily (64M)
   lazy=auto|on|off          whether writes of the fast tier wait there, too: where it is slow, always, never (off)
+  lazy_low=PERCENT, lazy_high=PERCENT
+                            room of the buffer left free at which what waits there is written, and at which enough is (5, 20)
+  lazy_period=TIME, lazy_age=TIME
+                            how often to look for writes that wait for so long, and write them (5s, 30s)
+  lazy_idle=TIME            a file without an fsync for so long is written lazily (5s)
   prefetch=SIZE             read at once from a lower tier (128K)
   prefetch_ms=N             how long neighbours stay that nobody asked for (1000)
 
@@ -58,6 +63,6 @@ For trials:
                             the fast tier takes as long as another memory
   emulate-tier=TIER:CLASS   a tier takes as long as a class of devices
 
-SIZE takes K, M, G, T. Defaults in parentheses; docs/operating.md says what each option does.
+SIZE takes K, M, G, T; TIME is in seconds, or has the unit ms or s. Defaults in parentheses; docs/operating.md says what each option does.
 
 Example: terrace mount /dev/shm/terrace/pool /mnt -o noatime,cache=256M";

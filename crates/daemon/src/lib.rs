@@ -10,6 +10,7 @@ pub mod emulation;
 mod ending;
 pub mod failure;
 pub mod launch;
+mod lazy_options;
 mod limits;
 mod log;
 pub mod memory;

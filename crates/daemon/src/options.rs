@@ -2,6 +2,7 @@
 
 use crate::emulation::Emulation;
 use crate::failure::{Failure, Outcome, status};
+use crate::lazy_options;
 use crate::memory::SystemMemory;
 use crate::output::{distinct, parse_size};
 use crate::parameters;
@@ -11,7 +12,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::sync::Arc;
-use terrace_engine::{Atime, LazyOption, MetadataMoves, MountOptions, PolicyKind};
+use terrace_engine::{Atime, MetadataMoves, MountOptions, PolicyKind};
 
 /// Mount options, sorted by their receiver.
 #[derive(Debug, Clone)]
@@ -34,6 +35,8 @@ pub struct Options {
     pub emulation: Emulation,
     /// The way of requests.
     pub way_in: WayIn,
+    /// A mark of write-back that was given.
+    lazy_mark: Option<&'static str>,
 }
 
 /// Words for fstab, mount(8) and systemd, which Terrace ignores.
@@ -92,7 +95,7 @@ impl Options {
         }
         options.fs.parameters.check().map_err(misfit)?;
         fits_in_memory(&options.fs, memory_bytes()).map_err(misfit)?;
-        lazy_fits(&options.fs).map_err(misfit)?;
+        lazy_options::check(&options.fs, options.lazy_mark).map_err(misfit)?;
         Ok(options)
     }
 
@@ -108,6 +111,7 @@ impl Options {
             log: None,
             emulation: Emulation::default(),
             way_in: WayIn::default(),
+            lazy_mark: None,
         };
         for list in lists {
             for word in list.as_bytes().split(|&byte| byte == b',').filter(|word| !word.is_empty()) {
@@ -174,11 +178,11 @@ impl Options {
             "emulate-pm" | "emulate-tier" => {
                 return Err(Failure::new(format!("mount option {name}: needs a value; write {name}=VALUE")));
             }
-            "cache" | "kernel_cache" | "buffer" | "lazy" | "policy" | "data" | "threshold" | "group"
-            | "prefetch" | "prefetch_ms" | "log" | "tier" | "metadata" | "large_min" => {
+            "cache" | "kernel_cache" | "buffer" | "policy" | "data" | "threshold" | "group" | "prefetch"
+            | "prefetch_ms" | "log" | "tier" | "metadata" | "large_min" => {
                 return Err(Failure::new(format!("mount option {name}: needs a value; write {name}=VALUE")));
             }
-            number if parameters::knows(number) || WayIn::knows(number) => {
+            name if parameters::knows(name) || WayIn::knows(name) || lazy_options::known(name).is_some() => {
                 return Err(Failure::new(format!("mount option {name}: needs a value; write {name}=VALUE")));
             }
             _ => return Err(unknown(name)),
@@ -200,9 +204,6 @@ impl Options {
             }
             "kernel_cache" => self.kernel_cache_bytes = size()?,
             "buffer" => self.fs.buffer.bytes = size()?,
-            "lazy" => {
-                self.fs.buffer.lazy = lazy_named(value).ok_or_else(|| wrong("must be auto, on or off"))?
-            }
             "emulate-pm" => self.emulation.take_pm(value).map_err(|error| wrong(&error))?,
             "emulate-tier" => self.emulation.take_tier(value).map_err(|error| wrong(&error))?,
             "prefetch" => self.fs.prefetch_bytes = size()?,
@@ -229,6 +230,10 @@ impl Options {
                     bytes if (4096..=1 << 20).contains(&bytes) => bytes,
                     _ => return Err(wrong("must be from 4K to 1M")),
                 }
+            }
+            lazy if lazy_options::known(lazy).is_some() => {
+                lazy_options::take(&mut self.fs.buffer, lazy, value).map_err(wrong)?;
+                self.lazy_mark = lazy_options::known(lazy).filter(|name| *name != "lazy").or(self.lazy_mark);
             }
             way if WayIn::knows(way) => self.way_in.take(way, value).map_err(wrong)?,
             "metadata" if value == "pm" => self.fs.metadata_moves = MetadataMoves::Never,
@@ -276,26 +281,6 @@ fn fits_in_memory(options: &MountOptions, memory_bytes: u64) -> Result<(), Strin
     Err(format!("cache={cache} and buffer={buffer} are more than the {memory} of memory of this machine"))
 }
 
-fn lazy_named(name: &str) -> Option<LazyOption> {
-    let named = [("auto", LazyOption::Auto), ("on", LazyOption::On), ("off", LazyOption::Off)];
-    named.into_iter().find(|(found, _)| *found == name).map(|(_, option)| option)
-}
-
-/// Refuses lazy writes where no write can wait.
-fn lazy_fits(options: &MountOptions) -> Result<(), String> {
-    if options.buffer.lazy == LazyOption::Off {
-        return Ok(());
-    }
-    let name = if options.buffer.lazy == LazyOption::On { "on" } else { "auto" };
-    if options.read_only {
-        return Err(format!("lazy={name}: a mount with ro changes nothing"));
-    }
-    if options.buffer.bytes == 0 {
-        return Err(format!("lazy={name}: needs a buffer; see buffer="));
-    }
-    Ok(())
-}
-
 /// Whether a word stands alone.
 fn is_plain(name: &str) -> bool {
     let plain = ["allow_other", "degraded", "first_touch", "noatime", "ro"];
@@ -310,7 +295,7 @@ fn unknown(name: &str) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use terrace_engine::Parameters;
+    use terrace_engine::{BufferOptions, LazyOption, Parameters};
 
     fn parse(text: &str) -> Outcome<Options> {
         Options::parse(&[OsString::from(text)], false, false)
@@ -350,6 +335,14 @@ mod tests {
         assert_eq!(moved, Ok(vec![PathBuf::from("/a b"), PathBuf::from("/c")]));
         let options = parse("buffer=2G").unwrap_or_else(|failure| unreachable!("{failure:?}"));
         assert_eq!(options.fs.buffer.bytes, 2 << 30);
+        let options = parse("lazy_low=10,lazy=on,lazy_high=30%,lazy_period=500ms,lazy_age=60,lazy_idle=1s");
+        let BufferOptions { lazy, low_percent, high_percent, period, age, idle, .. } =
+            options.unwrap_or_else(|failure| unreachable!("{failure:?}")).fs.buffer;
+        assert_eq!((lazy, low_percent, high_percent), (LazyOption::On, 10, 30));
+        assert_eq!([period, age, idle].map(|time| time.as_millis()), [500, 60_000, 1000]);
+        // Each option alone would not fit the default of the other.
+        assert!(parse("lazy_low=30,lazy_high=40,lazy_age=2,lazy_period=2").is_ok());
+        assert!(parse("lazy=off,lazy_low=10").is_ok(), "writes for a lower tier wait as well");
         let options = parse("policy=write-only,sync_blocks=8,large_after=0,large_min=32K");
         let options = options.unwrap_or_else(|failure| unreachable!("{failure:?}"));
         assert_eq!(options.fs.policy, Some(PolicyKind::WRITE_ONLY));
@@ -409,6 +402,18 @@ mod tests {
             ("lazy=maybe", "must be auto, on or off"),
             ("lazy=on,buffer=0", "lazy=on: needs a buffer"),
             ("lazy=auto,ro", "lazy=auto: a mount with ro changes nothing"),
+            ("lazy_low=0", "lazy_low=0: must be a percentage, from 1 to 99"),
+            ("lazy_high=100%", "from 1 to 99"),
+            ("lazy_low=20", "lazy_low=20 is not below lazy_high=20"),
+            ("lazy_high=3", "lazy_low=5 is not below lazy_high=3"),
+            ("lazy_period=50ms", "must be a time from 100ms to 3600s, such as"),
+            ("lazy_age=2h", "must be a time from 100ms to 3600s"),
+            ("lazy_idle=", "must be a time from 100ms to 3600s"),
+            ("lazy_age", "lazy_age: needs a value"),
+            ("lazy_age=2", "lazy_period=5s is above lazy_age=2s"),
+            ("lazy_low=10,buffer=0", "lazy_low: needs a buffer"),
+            ("ro,lazy_idle=9,lazy=off", "lazy_idle: a mount with ro changes nothing"),
+            ("lazy_middle=5", "unknown option"),
             ("cache", "needs a value"),
             ("kernel_cache=some", "not a size"),
             ("kernel_cache", "needs a value"),

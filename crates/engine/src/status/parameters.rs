@@ -6,6 +6,7 @@ use terrace_format::BLOCK_SIZE;
 use terrace_migration::demote::victims::demotion_blocks;
 use terrace_placement::Parameters;
 use terrace_placement::threshold::{Dataflow, Utilisation};
+use terrace_store::parts::dram::lazy_writes::BufferOptions;
 
 /// Parameters of predictors, thresholds and migration, and the limits of DRAM. Each is a mount option;
 /// parameters that the present policy does not use are shown as well. Serialized flat, in this order.
@@ -23,6 +24,9 @@ pub struct ParametersStatus {
     /// Groups and DRAM.
     #[serde(flatten)]
     pub memory: MemoryStatus,
+    /// Write-back of pages in DRAM.
+    #[serde(flatten)]
+    pub write_back: WriteBackStatus,
 }
 
 /// Parameters of the predictors.
@@ -93,6 +97,21 @@ pub struct MemoryStatus {
     pub prefetch_seconds: f64,
 }
 
+/// Marks of write-back of pages in DRAM.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct WriteBackStatus {
+    /// Below this share of free pages pages are written back,
+    pub lazy_low_percent: u8,
+    /// until this share is free.
+    pub lazy_high_percent: u8,
+    /// Pages that are dirty for this long are written back;
+    pub lazy_age_seconds: f64,
+    /// the period of the search for them.
+    pub lazy_period_seconds: f64,
+    /// A file without a sync for this long is lazy.
+    pub lazy_idle_seconds: f64,
+}
+
 pub(crate) fn parameters_status(engine: &Engine) -> ParametersStatus {
     let parameters = engine.store.steering.parameters();
     ParametersStatus {
@@ -100,6 +119,7 @@ pub(crate) fn parameters_status(engine: &Engine) -> ParametersStatus {
         threshold: threshold_status(engine, &parameters.utilisation),
         flow: flow_status(parameters),
         memory: memory_status(engine),
+        write_back: write_back_status(engine.store.dram.lazy_writes().options()),
     }
 }
 
@@ -146,5 +166,16 @@ fn memory_status(engine: &Engine) -> MemoryStatus {
         buffer_bytes: engine.store.dram.write_back().limit_pages * BLOCK_SIZE,
         prefetch_bytes: engine.store.dram.read_ahead().shortest * BLOCK_SIZE,
         prefetch_seconds: engine.store.mode.prefetch_ms as f64 / 1000.0,
+    }
+}
+
+fn write_back_status(options: &BufferOptions) -> WriteBackStatus {
+    let BufferOptions { low_percent, high_percent, period, age, idle, .. } = *options;
+    WriteBackStatus {
+        lazy_low_percent: low_percent,
+        lazy_high_percent: high_percent,
+        lazy_age_seconds: age.as_secs_f64(),
+        lazy_period_seconds: period.as_secs_f64(),
+        lazy_idle_seconds: idle.as_secs_f64(),
     }
 }
