@@ -37,6 +37,15 @@ pub struct DirtyPage {
     pub in_flight: bool,
 }
 
+/// A dropped dirty page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Dropped {
+    /// Its home.
+    pub home: Home,
+    /// Its lines that no medium had.
+    pub dirty: Lines,
+}
+
 /// The state of a dirty page after its copy was installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Installed {
@@ -107,7 +116,7 @@ impl BlockCache {
             .map(|header| header.valid)
     }
 
-    /// Changes a dirty page; false when the block has no dirty page. `change` writes the lines `dirty`, and those that the page
+    /// Changes a dirty page, and gives its dirty lines before; `None` when the block has no dirty page. `change` writes the lines `dirty`, and those that the page
     /// had not it writes whole; the page has the lines `valid` from now on, of which those not written are zeros. With `reborn` the page is given a new birth: copies taken until now are not installed any
     /// more.
     pub fn change_dirty(
@@ -117,12 +126,10 @@ impl BlockCache {
         reborn: bool,
         now_ns: u64,
         change: impl FnOnce(&mut [u8; BLOCK_SIZE as usize]),
-    ) -> bool {
+    ) -> Option<Lines> {
         assert!(valid.contains(dirty), "lines {dirty:?} of a page are dirty, {valid:?} known");
         let mut shard = self.shard(&key).lock();
-        let Some(at) = shard.find(key).filter(|at| shard.header(*at).list.is_dirty()) else {
-            return false;
-        };
+        let at = shard.find(key).filter(|at| shard.header(*at).list.is_dirty())?;
         if let Some(page) = shard.page_mut(at) {
             change(page.bytes_mut());
         }
@@ -133,11 +140,12 @@ impl BlockCache {
             header.birth = version;
             header.set_in_flight(false);
         }
-        (header.dirty, header.valid) = (header.dirty.union(dirty), header.valid.union(valid));
+        let before = header.dirty;
+        (header.dirty, header.valid) = (before.union(dirty), header.valid.union(valid));
         header.time_ns = now_ns;
         let list = header.list;
         shard.move_to(at, list);
-        true
+        Some(before)
     }
 
     /// Adds a dirty page, which has the lines `valid` of its block, `dirty` of them not on a medium. A clean page of the
@@ -166,18 +174,19 @@ impl BlockCache {
         self.counter(home).fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Drops a dirty page, and gives its home; `None` when the block has no dirty page.
-    pub fn drop_dirty(&self, key: PageKey) -> Option<Home> {
-        let home = {
+    /// Drops a dirty page; `None` when the block has no dirty page.
+    pub fn drop_dirty(&self, key: PageKey) -> Option<Dropped> {
+        let dropped = {
             let mut shard = self.shard(&key).lock();
             let at = shard.find(key).filter(|at| shard.header(*at).list.is_dirty())?;
-            let home = shard.header(at).home();
+            let header = shard.header(at);
+            let dropped = Dropped { home: header.home(), dirty: header.dirty };
             shard.remove(at);
-            home
+            dropped
         };
         self.files.remove(key);
-        self.counter(home).fetch_sub(1, Ordering::AcqRel);
-        Some(home)
+        self.counter(dropped.home).fetch_sub(1, Ordering::AcqRel);
+        Some(dropped)
     }
 
     /// Notes that a copy of a whole page was installed in the cold map. `clean_version` is the version of the block from now

@@ -23,7 +23,7 @@ mod tests;
 
 pub use block_cache::{BlockCache, LEAST_ADJUSTABLE_BYTES};
 pub use clean::Found;
-pub use dirty::{DirtyPage, Installed};
+pub use dirty::{DirtyPage, Dropped, Installed};
 pub use header::{Lines, PageKey};
 pub use page::Page;
 pub use sync_state::{LineCosts, SyncAges, SyncVerdicts};

@@ -50,7 +50,9 @@ pub struct SyncVerdicts {
     pub lazy: u64,
     /// Blocks that are eager from now on.
     pub eager: u64,
-    /// Blocks that had a choice before, and got the same again.
+    /// Blocks that had a choice before,
+    pub again: u64,
+    /// and of them those that got the same again.
     pub agreed: u64,
     /// Lines written since the last sync.
     pub lines: u64,
@@ -78,6 +80,7 @@ impl SyncState {
         let written = u64::from(self.written);
         let is_eager = !costs.is_lazy(written, flushed);
         verdicts.lines += written;
+        verdicts.again += u64::from(self.is_eager.is_some());
         verdicts.agreed += u64::from(self.is_eager == Some(is_eager));
         match is_eager {
             true => {

@@ -2,7 +2,7 @@
 
 use crate::header::{Header, List};
 use crate::shard::Shard;
-use crate::{BlockCache, Installed, LEAST_ADJUSTABLE_BYTES, Lines, Page, PageKey};
+use crate::{BlockCache, Dropped, Installed, LEAST_ADJUSTABLE_BYTES, Lines, Page, PageKey};
 use std::sync::Arc;
 use terrace_format::{FileBlock, Ino};
 use terrace_media::block::AlignedBlock;
@@ -88,10 +88,12 @@ fn dirty_pages_are_found_in_the_order_of_blocks_and_of_writes() {
     let blocks: Vec<u64> = cache.dirty_blocks(Ino(2), FileBlock(0), END, 9).iter().map(|b| b.0).collect();
     assert_eq!(blocks, [3, 4, 40, 70]);
     assert_eq!(cache.least_recently_written(Home::Block, |_| true), Some(key(3)));
-    assert!(cache.change_dirty(key(3), (Lines(1), Lines(1)), false, 100, |bytes| bytes[0] = 1));
+    let before = cache.change_dirty(key(3), (Lines(1), Lines(1)), false, 100, |bytes| bytes[0] = 1);
+    assert_eq!(before, Some(Lines::ALL), "the dirty lines before");
     assert_eq!(cache.least_recently_written(Home::Block, |_| true), Some(key(4)));
     assert_eq!(cache.dirty_bytes(), 4 * 4096);
-    assert_eq!((cache.drop_dirty(key(4)), cache.drop_dirty(key(4))), (Some(Home::Block), None));
+    let dropped = Dropped { home: Home::Block, dirty: Lines::ALL };
+    assert_eq!((cache.drop_dirty(key(4)), cache.drop_dirty(key(4))), (Some(dropped), None));
     assert_eq!(cache.next_dirty(Ino(2), FileBlock(4), END), Some(FileBlock(40)));
     assert_eq!(cache.count_dirty(Ino(2)), 3);
 }
@@ -101,7 +103,7 @@ fn a_copy_stays_as_it_was_and_an_old_one_leaves_the_page_dirty() {
     let cache = BlockCache::new(1 << 20, 100);
     cache.add_dirty(key(1), Home::Block, (Lines::ALL, Lines::ALL), page(1), 0);
     let old = cache.dirty(key(1)).map(|old| (old.page.bytes()[0], old));
-    assert!(cache.change_dirty(key(1), (Lines(1), Lines(1)), false, 1, |bytes| bytes.fill(2)));
+    assert!(cache.change_dirty(key(1), (Lines(1), Lines(1)), false, 1, |bytes| bytes.fill(2)).is_some());
     let Some((1, old)) = old else { unreachable!() };
     assert_eq!(old.page.bytes()[0], 1);
     assert_eq!(cache.installed(&old, 5, 2), Installed::Dirty);
@@ -117,9 +119,9 @@ fn a_copy_older_than_the_installed_one_is_not_installed() {
     let cache = BlockCache::new(1 << 20, 100);
     cache.add_dirty(key(1), Home::Block, (Lines::ALL, Lines::ALL), page(1), 0);
     let first = cache.dirty(key(1));
-    assert!(cache.change_dirty(key(1), (Lines(1), Lines(1)), false, 1, |bytes| bytes.fill(2)));
+    assert!(cache.change_dirty(key(1), (Lines(1), Lines(1)), false, 1, |bytes| bytes.fill(2)).is_some());
     let second = cache.dirty(key(1));
-    assert!(cache.change_dirty(key(1), (Lines(1), Lines(1)), false, 1, |bytes| bytes.fill(3)));
+    assert!(cache.change_dirty(key(1), (Lines(1), Lines(1)), false, 1, |bytes| bytes.fill(3)).is_some());
     let (Some(first), Some(second)) = (first, second) else { unreachable!() };
     assert_eq!(cache.installed(&second, 5, 2), Installed::Dirty);
     let birth = cache.state_of(key(1)).map(|(birth, _)| birth);
@@ -229,7 +231,7 @@ fn a_dirty_page_keeps_its_home_whatever_is_done_with_it() {
     assert_eq!(homes(), [Some((Home::Pm, true)), Some((Home::Block, true))]);
     assert_eq!(cache.least_recently_written(Home::Block, |_| true), None, "both are being written back");
     cache.mark_in_flight(&copies, false);
-    assert!(cache.change_dirty(key(1), (Lines(2), Lines(2)), true, 5, |bytes| bytes.fill(3)));
+    assert!(cache.change_dirty(key(1), (Lines(2), Lines(2)), true, 5, |bytes| bytes.fill(3)).is_some());
     assert_eq!(homes(), [Some((Home::Pm, false)), Some((Home::Block, false))]);
 }
 

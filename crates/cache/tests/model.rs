@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use terrace_cache::{BlockCache, DirtyPage, Installed, LEAST_ADJUSTABLE_BYTES, Lines, Page, PageKey};
+use terrace_cache::{
+    BlockCache, DirtyPage, Dropped, Installed, LEAST_ADJUSTABLE_BYTES, Lines, Page, PageKey,
+};
 use terrace_format::{FileBlock, Ino};
 use terrace_media::block::AlignedBlock;
 use terrace_placement::Home;
@@ -125,13 +127,13 @@ impl CacheAndModel {
         let (now, known) = (self.now, self.dirty.get(&key).copied());
         match (self.next(5), known) {
             (0, _) => {
-                assert_eq!(self.cache.drop_dirty(key), known.map(|known| known.home));
+                let dropped = known.map(|known| Dropped { home: known.home, dirty: known.lines.1 });
+                assert_eq!(self.cache.drop_dirty(key), dropped);
                 self.dirty.remove(&key);
             }
             (_, None) => {
-                assert!(
-                    !self.cache.change_dirty(key, (Lines(1), Lines(1)), reborn, now, |_| panic!("not dirty"))
-                );
+                let change = |_: &mut [u8; 4096]| panic!("not dirty");
+                assert_eq!(self.cache.change_dirty(key, (Lines(1), Lines(1)), reborn, now, change), None);
                 let home = if reborn { Home::Pm } else { Home::Block };
                 let (valid, dirty) = if reborn { (Lines(0b110), Lines(2)) } else { (Lines::ALL, Lines(4)) };
                 self.cache.add_dirty(key, home, (valid, dirty), page(byte), now);
@@ -145,9 +147,9 @@ impl CacheAndModel {
             }
             (_, Some(old)) => {
                 let written = Lines(1 << self.next(64));
-                assert!(
-                    self.cache.change_dirty(key, (written, written), reborn, now, |bytes| bytes.fill(byte))
-                );
+                let change = |bytes: &mut [u8; 4096]| bytes.fill(byte);
+                let before = self.cache.change_dirty(key, (written, written), reborn, now, change);
+                assert_eq!(before, Some(old.lines.1), "the dirty lines before");
                 let lines = (old.lines.0.union(written), old.lines.1.union(written));
                 let (birth, version) = self.written(key);
                 assert_eq!(birth, if reborn { version } else { old.birth });

@@ -58,11 +58,13 @@ fn report(path: &Path, complain: &mut impl FnMut(Failure)) -> Outcome<Value> {
     }
     let tiers: Vec<Value> =
         sums.tiers.iter().map(|(id, bytes)| json!({ "id": id, "bytes": bytes })).collect();
-    // null: the policy has no such predictor, or no block is in PM.
+    let eager_share = (sums.judged > 0).then(|| sums.eager as f64 / sums.judged as f64);
+    // null: the policy has no such predictor, no block is in PM, or no sync has judged a block.
     let mut value = json!({
         "output_version": OUTPUT_VERSION, "path": output::path_text(path), "inode": attributes.ino(),
         "size_bytes": sums.size, "tiers": tiers, "dram_bytes": sums.dram,
-        "clean_bytes": sums.clean, "dirty_bytes": sums.dirty, "sync_predicted": found["sync_predicted"],
+        "clean_bytes": sums.clean, "dirty_bytes": sums.dirty, "judged_blocks": sums.judged,
+        "eager_blocks": sums.eager, "eager_share": eager_share, "sync_predicted": found["sync_predicted"],
         "large_predicted": found["large_predicted"], "read_dominated": found["read_dominated"],
         "average_mtime": found["average_mtime"], "average_rtime": found["average_rtime"],
         "temperature": found["temperature"], "pinned": !found["pinned_tier"].is_null(),
@@ -88,6 +90,8 @@ struct Sums {
     dram: u64,
     clean: u64,
     dirty: u64,
+    judged: u64,
+    eager: u64,
     files: u64,
     directories: u64,
 }
@@ -99,6 +103,8 @@ impl Sums {
         self.dram += bytes("dram_bytes");
         self.clean += bytes("clean_bytes");
         self.dirty += bytes("dirty_bytes");
+        self.judged += bytes("judged_blocks");
+        self.eager += bytes("eager_blocks");
         for tier in found["tiers"].as_array().into_iter().flatten() {
             *self.tiers.entry(tier[0].as_u64().unwrap_or(0)).or_default() += tier[1].as_u64().unwrap_or(0);
         }
@@ -194,6 +200,9 @@ fn show(found: &Value) {
     // Dirty pages: lost if the machine loses power.
     if let Some(dirty) = found["dirty_bytes"].as_u64().filter(|bytes| *bytes > 0) {
         parts.push(format!("only in DRAM {}", human(dirty)));
+    }
+    if let Some(share) = found["eager_share"].as_f64() {
+        parts.push(format!("eager {:.0} % of {} blocks", share * 100.0, found["judged_blocks"]));
     }
     parts.extend(found["temperature"].as_str().map(str::to_string));
     // Without the predictor the policy gives neither word.

@@ -4,6 +4,7 @@ use crate::engine::Engine;
 use serde::Serialize;
 use terrace_cache::{LineCosts, SyncVerdicts};
 use terrace_placement::Home;
+use terrace_store::parts::dram::lazy_counts::PageCounts;
 use terrace_store::parts::dram::lazy_writes::LazyOption;
 use terrace_store::pressure::buffer::has_lazy_writes;
 
@@ -20,14 +21,28 @@ pub struct LazyStatus {
     pub pm_line_ns: Option<f64>,
     /// Pages that wait.
     pub pages: u64,
+    /// Writes of a block into a page that waited already, since the mount.
+    pub page_hits: u64,
+    /// Writes of a block that made a page.
+    pub page_misses: u64,
+    /// The share of hits in both; `None` without a write.
+    pub hit_ratio: Option<f64>,
+    /// Lines written over lines that waited.
+    pub merged_lines: u64,
+    /// Bytes that were never written to PM, as a truncation, a punched hole or a removal dropped them.
+    pub dead_bytes: u64,
     /// Blocks whose writes between syncs are counted.
     pub counted_blocks: u64,
     /// Blocks that syncs made lazy, each as often as they did.
     pub made_lazy: u64,
     /// Blocks that syncs made eager.
     pub made_eager: u64,
-    /// Blocks that got the same choice as at the sync before.
+    /// Blocks that had a choice of an earlier sync,
+    pub made_again: u64,
+    /// and of them those that got the same.
     pub agreed: u64,
+    /// The share of these in those; `None` without such a block.
+    pub agreement: Option<f64>,
     /// Lines written before these syncs.
     pub synced_lines: u64,
     /// Lines of them that were written to DRAM and then to PM, in blocks that became eager.
@@ -45,18 +60,30 @@ pub(crate) fn lazy_status(engine: &Engine) -> LazyStatus {
         (LazyOption::Auto, true, _) => "persistent memory is slower than DRAM",
         (LazyOption::Auto, false, _) => "persistent memory is as fast as DRAM",
     };
-    let SyncVerdicts { lazy: made_lazy, eager, agreed, lines, copied_twice } = lazy.counted();
+    let SyncVerdicts { lazy: made_lazy, eager, again, agreed, lines, copied_twice } = lazy.counted();
+    let PageCounts { hits, misses, merged_lines } = lazy.counts().writes();
     LazyStatus {
         on,
         reason,
         dram_line_ns: measured.map(|LineCosts { dram_ns, .. }| dram_ns),
         pm_line_ns: measured.map(|LineCosts { pm_ns, .. }| pm_ns),
         pages: cache.dirty_pages_of(Home::Pm),
+        page_hits: hits,
+        page_misses: misses,
+        hit_ratio: share(hits, hits + misses),
+        merged_lines,
+        dead_bytes: lazy.counts().dead_bytes(),
         counted_blocks: cache.sync_states(),
         made_lazy,
         made_eager: eager,
+        made_again: again,
         agreed,
+        agreement: share(agreed, again),
         synced_lines: lines,
         lines_copied_twice: copied_twice,
     }
+}
+
+fn share(part: u64, all: u64) -> Option<f64> {
+    (all > 0).then(|| part as f64 / all as f64)
 }

@@ -74,6 +74,7 @@ fn whereabouts_on_media(engine: &Engine, ino: Ino, range: BlockRange) -> FsResul
     found.tiers = bytes.into_iter().enumerate().map(|(tier, bytes)| (tier as u8, bytes)).collect();
     found.dirty_bytes = engine.store.dram.cache().count_dirty(ino) * BLOCK_SIZE;
     found.dram_bytes = engine.store.dram.cache().count_file(ino, inode.slot.generation.get()) * BLOCK_SIZE;
+    (found.judged_blocks, found.eager_blocks) = engine.store.dram.cache().sync_choices(ino);
     // Predictions exist for regular files only.
     if inode.slot.is_regular() {
         found.predictions = predictions(engine, &inode, written, read);

@@ -7,7 +7,7 @@
 use crate::content::dram_page::{Prepared, Written, expect_map_room, prepare};
 use crate::sync::fsync;
 use crate::write_back::steps::wait_for_dirty_room;
-use terrace_cache::Page;
+use terrace_cache::{Lines, Page};
 use terrace_format::address::MAX_FILE_BLOCK;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_placement::Home;
@@ -24,8 +24,9 @@ use terrace_store::inode::load::load_regular;
 use terrace_store::inode::slot::{log_slot, wall_now};
 use terrace_store::operation::need::{Attempt, Fail};
 use terrace_store::operation::op::Op;
+use terrace_store::parts::dram::lazy_counts::PageCounts;
 use terrace_store::parts::dram::lazy_writes::LazyAblation;
-use terrace_store::steering::learn::{note_lines, note_write};
+use terrace_store::steering::learn::{note_lines, note_waiting_write};
 use terrace_store::store::Store;
 use terrace_store::types::inode::{Inode, Pending};
 use terrace_store::types::segment::Segment;
@@ -260,7 +261,7 @@ fn try_buffer(
         new_blocks: before + new_blocks,
     };
     store.dram.volatile_sizes().set(ino, pending);
-    note_write(store, &inode, range, segment.length, flags, home);
+    note_waiting_write(store, &inode, range, segment.length, flags, home);
     if home == Home::Pm {
         note_lines(store, &inode, segment, flags, false);
     }
@@ -270,7 +271,7 @@ fn try_buffer(
 /// Writes into prepared pages; gives the number of new ones.
 fn put_pages(store: &Store, inode: &Inode, segment: &Segment<'_>, pages: Vec<Prepared>, home: Home) -> u64 {
     let now = store.clock.monotonic_ns();
-    let mut count = 0;
+    let mut counts = PageCounts::default();
     for (block, page) in (segment.blocks().first.0..).map(FileBlock).zip(pages) {
         let (from, to, data) = part_of(segment, block);
         let key = inode.page_key(block);
@@ -279,9 +280,11 @@ fn put_pages(store: &Store, inode: &Inode, segment: &Segment<'_>, pages: Vec<Pre
             edges.iter().for_each(|(at, line)| bytes[*at..at + LINE].copy_from_slice(line));
             bytes[from..to].copy_from_slice(data);
         };
+        let written = Lines::touched(from, to);
         let page = match page {
             Written::Present => {
-                store.dram.cache().change_dirty(key, (valid, dirty), false, now, change);
+                let before = store.dram.cache().change_dirty(key, (valid, dirty), false, now, change);
+                counts.count(before, written);
                 continue;
             }
             Written::New => match <&[u8; BLOCK_SIZE as usize]>::try_from(data) {
@@ -291,9 +294,12 @@ fn put_pages(store: &Store, inode: &Inode, segment: &Segment<'_>, pages: Vec<Pre
             Written::Filled(page) => changed(page, change),
         };
         store.dram.cache().add_dirty(key, home, (valid, dirty), page, now);
-        count += 1;
+        counts.count(None, written);
     }
-    count
+    if home == Home::Pm {
+        store.dram.lazy_writes().counts().add_writes(inode.ino, counts);
+    }
+    counts.misses
 }
 
 fn changed(mut page: Page, change: impl FnOnce(&mut [u8; BLOCK_SIZE as usize])) -> Page {

@@ -11,7 +11,6 @@ use smallvec::SmallVec;
 use terrace_blocks::Purpose;
 use terrace_format::{BLOCK_SIZE, Ino};
 use terrace_map::Mapping;
-use terrace_placement::Home;
 use terrace_runtime::interleave;
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_store::attempt::run::run_attempts;
@@ -117,7 +116,7 @@ fn write_piece(
             kill_set_id(&mut slot);
         }
         finish_change(store, reservation, &inode, slot, staged)?;
-        note_write(store, &inode, segment.blocks(), segment.length, flags, Home::Pm);
+        note_write(store, &inode, segment.blocks(), segment.length, flags);
         note_lines(store, &inode, &segment, flags, true);
         Ok(true)
     })

@@ -127,7 +127,7 @@ pub(crate) fn write_whole_block(
     if let Some(tick) = store.steering.stamp() {
         store.persistent.blocks().descriptor(new).touch_written(tick);
     }
-    note_write(store, &inode, BlockRange::new(block, block.plus(1)), BLOCK_SIZE, flags, Home::Pm);
+    note_write(store, &inode, BlockRange::new(block, block.plus(1)), BLOCK_SIZE, flags);
     note_lines(store, &inode, &segment, flags, true);
     drop(guard);
     store.devices.io().pm.write(data.len());

@@ -22,6 +22,7 @@ use terrace_store::attempt::with_pages::with_pages;
 use terrace_store::change::give_back::give_back_unless_named;
 use terrace_store::error::{FsError, FsResult};
 use terrace_store::lookup::data_checksum::{checksum_of, covered};
+use terrace_store::steering::learn::note_written_back;
 use terrace_store::store::Store;
 use terrace_store::types::Wait;
 use terrace_wal::{Error, NoSpace};
@@ -118,6 +119,7 @@ fn stream_page(
         let bytes = &content[run.clone()];
         store.persistent.pm().write_streaming(pm.offset().plus(run.start as u64), bytes)?;
         store.devices.io().pm.write(bytes.len());
+        note_written_back(store, copy.key.ino, bytes.len());
     }
     let end = covered(copy.key.block.0 * BLOCK_SIZE, visible);
     Ok(if lines.is_full() { checksum_of(store, content, end) } else { None })

@@ -18,6 +18,7 @@ use terrace_store::inode::slot::{check_owner, load};
 use terrace_store::lookup::intents::intents_of;
 use terrace_store::lookup::lines::lines_of;
 use terrace_store::lookup::newest::is_written_below;
+use terrace_store::steering::learn::note_written_back;
 use terrace_store::store::Store;
 use terrace_store::types::inode::Inode;
 use terrace_wal::Error;
@@ -222,6 +223,7 @@ fn store_lines(store: &Store, pm: PmBlock, copy: &DirtyPage, lines: LineMask) ->
         let bytes = &copy.page.bytes()[run.clone()];
         store.persistent.pm().write_streaming(at.plus(run.start as u64), bytes)?;
         store.devices.io().pm.write(bytes.len());
+        note_written_back(store, copy.key.ino, bytes.len());
     }
     blocks.bump(pm);
     Ok(blocks.descriptor(pm).version())

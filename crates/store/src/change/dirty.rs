@@ -6,7 +6,7 @@ use crate::store::Store;
 use crate::types::inode::{Inode, Pending};
 use crate::types::{BlockRange, WHOLE_FILE};
 use smallvec::SmallVec;
-use terrace_cache::Lines;
+use terrace_cache::{Dropped, Lines};
 use terrace_format::inode::{InodeSlot, flag};
 use terrace_format::{BLOCK_SIZE, FileBlock};
 use terrace_map::Mapping;
@@ -51,23 +51,35 @@ pub(crate) fn drop_dirty_range(store: &Store, inode: &Inode, range: BlockRange) 
     assert!(store.inodes.locks().is_exclusive(inode.ino), "pages of inode {} drop unlocked (T2)", inode.ino);
     loop {
         let blocks = store.dram.cache().dirty_blocks(inode.ino, range.first, range.end, STEP);
-        let dropped = blocks.iter().map(|block| store.dram.cache().drop_dirty(inode.page_key(*block)));
+        let mut dead_lines = 0;
+        let drop_page = |block: &FileBlock| {
+            let dropped = store.dram.cache().drop_dirty(inode.page_key(*block))?;
+            dead_lines += lazy_lines(&dropped);
+            Some(dropped)
+        };
+        let dropped = blocks.iter().map(drop_page);
         if planted(Mistake::PromiseKept) {
             dropped.for_each(drop);
         } else {
             give_promises_back(store, dropped, 0);
         }
+        store.dram.lazy_writes().counts().add_dead(inode.ino, dead_lines);
         if blocks.len() < STEP {
             break;
         }
     }
 }
 
+/// Dirty lines of a page whose home is PM.
+pub(crate) fn lazy_lines(dropped: &Dropped) -> u64 {
+    if dropped.home == Home::Pm { u64::from(dropped.dirty.0.count_ones()) } else { 0 }
+}
+
 /// Gives back what was reserved for pages that are dropped, by their homes: a device block, or a PM block, but for `ended`
 /// promises of PM blocks that ended already.
-pub(crate) fn give_promises_back(store: &Store, dropped: impl Iterator<Item = Option<Home>>, ended: u64) {
+pub(crate) fn give_promises_back(store: &Store, dropped: impl Iterator<Item = Option<Dropped>>, ended: u64) {
     let (mut below, mut in_pm) = (0, 0);
-    dropped.flatten().for_each(|home| match home {
+    dropped.flatten().for_each(|dropped| match dropped.home {
         Home::Block => below += 1,
         Home::Pm => in_pm += 1,
     });

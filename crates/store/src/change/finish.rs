@@ -1,10 +1,12 @@
 //! The end of a change of content: size, times, commit, and dirty pages that it contained.
 
-use crate::change::dirty::{drop_dirty_range, give_promises_back, settle, zero_dirty};
+use crate::change::dirty::{drop_dirty_range, give_promises_back, lazy_lines, settle, zero_dirty};
 use crate::change::staged::Staged;
 use crate::inode::slot::{log_slot, wall_now};
 use crate::operation::need::Attempt;
+use crate::steering::learn::note_written_back;
 use crate::store::Store;
+use crate::types::LINE;
 use crate::types::inode::Inode;
 use terrace_format::Lsn;
 use terrace_format::inode::InodeSlot;
@@ -46,8 +48,14 @@ pub fn finish_change(
 /// Drops the dirty pages that a committed change contains, and brings the inode's entry up to date.
 pub fn settle_absorbed(store: &Store, inode: &Inode, slot: &InodeSlot, staged: &Staged<'_>) {
     assert!(staged.is_done(), "pages of inode {} are settled before the commit (S3)", inode.ino);
-    let dropped = staged.absorbed.iter().map(|key| store.dram.cache().drop_dirty(*key));
+    let mut written = 0;
+    let dropped = staged.absorbed.iter().map(|key| {
+        let dropped = store.dram.cache().drop_dirty(*key)?;
+        written += lazy_lines(&dropped);
+        Some(dropped)
+    });
     give_promises_back(store, dropped, staged.ended_promises());
+    note_written_back(store, inode.ino, written as usize * LINE);
     let visible = staged.visible.unwrap_or(inode.size().max(slot.size.get()));
     settle(store, inode, slot, visible, staged.placed);
 }

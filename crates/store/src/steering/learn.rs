@@ -26,9 +26,18 @@ pub fn expect_use(store: &Store, ino: Ino) {
     }
 }
 
-/// `bytes` were written to the blocks of `range`. The caller holds the inode lock; `inode` is from before.
+/// `bytes` were written to blocks of `range` in PM. The caller holds the inode lock; `inode` is from before.
 #[inline]
-pub fn note_write(
+pub fn note_write(store: &Store, inode: &Inode, range: BlockRange, bytes: u64, flags: WriteFlags) {
+    if store.steering.predictors_on() {
+        learn_write(store, inode, range, bytes, flags);
+        store.steering.data_flows().note_write(inode.ino, bytes, 0);
+    }
+}
+
+/// As [`note_write`], of bytes that wait in DRAM: those with home PM count as written to PM when they are written back.
+#[inline]
+pub fn note_waiting_write(
     store: &Store,
     inode: &Inode,
     range: BlockRange,
@@ -37,12 +46,22 @@ pub fn note_write(
     home: Home,
 ) {
     if store.steering.predictors_on() {
-        learn_write(store, inode, range, bytes, flags, home);
+        learn_write(store, inode, range, bytes, flags);
+        let block_bytes = if home == Home::Block { bytes } else { 0 };
+        store.steering.data_flows().note_write(inode.ino, 0, block_bytes);
+    }
+}
+
+/// `bytes` that waited in DRAM with home PM are in PM.
+#[inline]
+pub fn note_written_back(store: &Store, ino: Ino, bytes: usize) {
+    if bytes > 0 && store.steering.predictors_on() {
+        store.steering.data_flows().note_written_back(ino, bytes as u64);
     }
 }
 
 #[inline]
-fn learn_write(store: &Store, inode: &Inode, range: BlockRange, bytes: u64, flags: WriteFlags, home: Home) {
+fn learn_write(store: &Store, inode: &Inode, range: BlockRange, bytes: u64, flags: WriteFlags) {
     let (ino, generation) = (inode.ino, inode.slot.generation.get());
     let room = range.count() * BLOCK_SIZE;
     debug_assert!(bytes <= room, "{bytes} bytes written to {room} bytes of inode {ino} (design 5)");
@@ -59,10 +78,6 @@ fn learn_write(store: &Store, inode: &Inode, range: BlockRange, bytes: u64, flag
     };
     let blocks = range.count().min(u64::from(u32::MAX)) as u32;
     file.note_write((bytes, blocks), (entry, range.end.0), flags.sync, store.steering.lessons(tick));
-    match home {
-        Home::Pm => store.steering.data_flows().note_write(ino, bytes, 0),
-        Home::Block => store.steering.data_flows().note_write(ino, 0, bytes),
-    }
 }
 
 /// Notes the entry of a write to `range` that is long enough to have one.

@@ -182,6 +182,10 @@ pub struct Whereabouts {
     pub dirty_bytes: u64,
     /// Bytes of clean copies kept on lower tiers beneath PM.
     pub clean_bytes: u64,
+    /// Blocks for which a sync has chosen between lazy and eager writes,
+    pub judged_blocks: u64,
+    /// and of them those whose writes are eager.
+    pub eager_blocks: u64,
     /// The tier that it is pinned to.
     pub pinned_tier: Option<u8>,
     /// The predictions for the file.

@@ -1,5 +1,6 @@
 //! Lazy writes: whether writes with home PM may wait in DRAM, the costs by which blocks are chosen, and counts ([HiNFS]).
 
+use crate::parts::dram::lazy_counts::LazyCounts;
 use std::time::Duration;
 use terrace_cache::{LineCosts, SyncAges, SyncVerdicts};
 use terrace_format::BLOCK_SIZE;
@@ -102,7 +103,8 @@ pub struct LazyWrites {
     is_on: AtomicBool,
     /// Picoseconds for a line of DRAM and of PM; 0: not measured.
     costs_ps: [AtomicU64; 2],
-    counts: [AtomicU64; 5],
+    choices: [AtomicU64; 6],
+    counts: LazyCounts,
 }
 
 impl LazyWrites {
@@ -112,7 +114,8 @@ impl LazyWrites {
             options: *options,
             is_on: AtomicBool::new(options.lazy == LazyOption::On && options.bytes > 0),
             costs_ps: Default::default(),
-            counts: Default::default(),
+            choices: Default::default(),
+            counts: LazyCounts::default(),
         }
     }
 
@@ -165,19 +168,25 @@ impl LazyWrites {
         }
     }
 
+    /// Counts of writes and of their pages.
+    #[inline]
+    pub fn counts(&self) -> &LazyCounts {
+        &self.counts
+    }
+
     /// Counts the choices of a sync.
     pub fn count(&self, verdicts: &SyncVerdicts) {
-        let SyncVerdicts { lazy, eager, agreed, lines, copied_twice } = *verdicts;
-        for (count, more) in self.counts.iter().zip([lazy, eager, agreed, lines, copied_twice]) {
+        let SyncVerdicts { lazy, eager, again, agreed, lines, copied_twice } = *verdicts;
+        for (count, more) in self.choices.iter().zip([lazy, eager, again, agreed, lines, copied_twice]) {
             count.fetch_add(more, Ordering::Relaxed);
         }
     }
 
     /// The choices of all syncs.
     pub fn counted(&self) -> SyncVerdicts {
-        let [lazy, eager, agreed, lines, copied_twice] =
-            [0, 1, 2, 3, 4].map(|index: usize| self.counts[index].load(Ordering::Relaxed));
-        SyncVerdicts { lazy, eager, agreed, lines, copied_twice }
+        let [lazy, eager, again, agreed, lines, copied_twice] =
+            [0, 1, 2, 3, 4, 5].map(|index: usize| self.choices[index].load(Ordering::Relaxed));
+        SyncVerdicts { lazy, eager, again, agreed, lines, copied_twice }
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub mod cold_versions;
 pub mod kept_copies;
+pub mod lazy_counts;
 pub mod lazy_writes;
 pub mod promotions;
 pub mod read_ahead;

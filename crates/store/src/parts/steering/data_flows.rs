@@ -70,13 +70,19 @@ impl Flows {
         add(&shard.dram_read, dram_bytes);
     }
 
-    /// Counts bytes whose home is PM and a block tier.
+    /// Counts a write: bytes that are in PM, and bytes whose home is a block tier.
     #[inline]
     pub fn note_write(&self, ino: Ino, pm_bytes: u64, block_bytes: u64) {
         let shard = self.shard(ino);
         add(&shard.pm_written, pm_bytes);
         add(&shard.block_bytes, block_bytes);
         add(&shard.predictions, 1);
+    }
+
+    /// Counts bytes of earlier writes that came into PM.
+    #[inline]
+    pub fn note_written_back(&self, ino: Ino, pm_bytes: u64) {
+        add(&self.shard(ino).pm_written, pm_bytes);
     }
 
     fn sum(&self, of: fn(&Shard) -> &AtomicU64) -> u64 {

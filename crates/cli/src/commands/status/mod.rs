@@ -1,6 +1,11 @@
-//! `terrace status`
+//! `terrace status`: the answer of a daemon, or what the superblock of an unmounted pool tells.
+
+mod cells;
+mod dram;
+mod parameters;
 
 use crate::args::Status;
+use cells::{size, text};
 use serde_json::{Value, json};
 use std::path::Path;
 use terrace_daemon::control::{self, Located, Request, locate};
@@ -119,22 +124,6 @@ fn unmounted(pool: &Path, superblock: &Superblock) -> Value {
     })
 }
 
-fn text(value: &Value) -> String {
-    match value {
-        Value::Null => "-".to_string(),
-        Value::String(text) => text.clone(),
-        Value::Number(number) => match number.as_f64() {
-            Some(real) if number.as_u64().is_none() => format!("{real:.3}"),
-            _ => number.to_string(),
-        },
-        other => other.to_string(),
-    }
-}
-
-fn size(value: &Value) -> String {
-    value.as_u64().map_or_else(|| "-".to_string(), human)
-}
-
 /// A device with its health, and why it is not healthy.
 fn device_text(device: &Value) -> String {
     let reason = device["reason"].as_str().map(|reason| format!(" ({reason})")).unwrap_or_default();
@@ -230,29 +219,6 @@ fn show_speeds(found: &Value) {
     }
 }
 
-/// The predictors, if the policy has them.
-fn show_placement(placement: &Value) {
-    if placement.is_null() {
-        return;
-    }
-    let (blocks, after) = (text(&placement["sync_blocks"]), text(&placement["large_after"]));
-    let (least, writes) = (size(&placement["large_min_bytes"]), text(&placement["writes_seen"]));
-    output::print(format!(
-        "predictors: synchronous below {blocks} blocks, large above {after} from {least}; {writes} writes seen"
-    ));
-    let (read, written) = (size(&placement["pm_read_bytes"]), size(&placement["pm_written_bytes"]));
-    let (ratio, idle) = (text(&placement["dataflow_ratio"]), text(&placement["dataflow_idle"]));
-    output::print(format!("PM lately read {read}, written {written}; PM to DRAM {ratio}, idle {idle}"));
-    let row = |name: &str| {
-        let row = &placement["confusion"][name];
-        let bytes = ["synced_bytes", "unsynced_bytes", "open_bytes"].map(|column| size(&row[column]));
-        format!("{name} {}", bytes.join("/"))
-    };
-    let rows =
-        ["synchronous", "asynchronous", "expected_synchronous", "expected_asynchronous", "unjudged"].map(row);
-    output::print(format!("predicted, of it synced/not/not known yet: {}", rows.join("  ")));
-}
-
 /// The progress of requested movements, and the outcome of the last ended ones.
 fn show_moves(moves: &Value) {
     let none = Vec::new();
@@ -272,65 +238,6 @@ fn show_moves(moves: &Value) {
         let path = one["path"].as_str().map(|path| format!(" {path}")).unwrap_or_default();
         output::print(format!("move {id}: {action}{path}{tier}: {state}{reason}, {done} of {total}"));
     }
-}
-
-/// The parameters that mount options set.
-fn show_parameters(found: &Value) {
-    let parameters = &found["parameters"];
-    if parameters.is_null() {
-        return;
-    }
-    let number = |name: &str| parameters[name].as_f64().unwrap_or(0.0);
-    let bytes = |name: &str| size(&parameters[name]);
-    if !found["placement"].is_null() {
-        output::print(format!(
-            "thresholds: {} % + {} % · log2(read/written), {} to {} %, decay 1/{} a second; dataflow {} to {} for {} s",
-            number("threshold_even_percent"),
-            number("threshold_step_percent"),
-            number("threshold_min_percent"),
-            number("threshold_max_percent"),
-            number("threshold_decay"),
-            number("dataflow_low"),
-            number("dataflow_high"),
-            number("dataflow_seconds"),
-        ));
-        output::print(format!(
-            "large writes go below above {} %; files go whole after {} s, are read-dominated above {} times their size; blocks come up on touch {}",
-            number("large_pm_percent"),
-            number("whole_after_seconds"),
-            number("read_times"),
-            number("touches"),
-        ));
-    }
-    output::print(format!(
-        "a lower tier gives files to slower ones above {} %, down to {} %",
-        number("spill_high_percent"),
-        number("spill_low_percent"),
-    ));
-    output::print(format!(
-        "limits: group {}, cache {}{}, kernel's cache of files in PM {} ({} now), buffer {}, prefetch {} for {} s",
-        bytes("group_bytes"),
-        bytes("cache_bytes"),
-        if parameters["cache_follows_memory"] == true {
-            " (follows the memory that is available)"
-        } else {
-            ""
-        },
-        bytes("kernel_cache_bytes"),
-        bytes("kernel_cached_bytes"),
-        bytes("buffer_bytes"),
-        bytes("prefetch_bytes"),
-        number("prefetch_seconds"),
-    ));
-}
-
-fn show_lazy(lazy: &Value) {
-    let state = if lazy["on"] == true { "on" } else { "off" };
-    let [reason, pages] = ["reason", "pages"].map(|name| text(&lazy[name]));
-    let [dram, pm] = ["dram_line_ns", "pm_line_ns"].map(|cost| lazy[cost].as_f64());
-    let costs =
-        dram.zip(pm).map_or(String::new(), |(dram, pm)| format!(" ({pm:.1} and {dram:.1} ns a line)"));
-    output::print(format!("lazy writes {state}: {reason}{costs}; {pages} pages wait"));
 }
 
 /// The bytes that spills have relocated from nearly full tiers, and the reason if a spill waits.
@@ -369,8 +276,7 @@ fn show_live(found: &Value, verbose: bool) {
     }
     show_moves(&found["moves"]);
     if verbose {
-        show_placement(&found["placement"]);
-        show_parameters(found);
+        parameters::show(found);
     }
     for panics in found["panics"].as_array().into_iter().flatten() {
         let (step, count) = (text(&panics["step"]), text(&panics["count"]));
@@ -384,17 +290,5 @@ fn show_live(found: &Value, verbose: bool) {
         let clean = if recovery["clean"] == true { "after a clean unmount" } else { "after a crash" };
         output::print(format!("mounted {clean}: {time} s, {records} records replayed"));
     }
-    let dram = &found["dram"];
-    if !dram.is_null() {
-        let (cache, dirty) = (size(&dram["cache_bytes"]), size(&dram["dirty_bytes"]));
-        let pending = size(&found["bytes_not_yet_durable"]);
-        if verbose {
-            output::print(format!("DRAM cache {cache}, dirty {dirty}; not yet durable {pending}"));
-            show_lazy(&dram["lazy"]);
-        } else {
-            let advice = if found["bytes_not_yet_durable"] == 0 { "" } else { "; 'terrace sync' writes it" };
-            let text = "of copies of lower tiers; written and not yet durable:";
-            output::print(format!("memory: {cache} {text} {pending}{advice}"));
-        }
-    }
+    dram::show(found, verbose);
 }

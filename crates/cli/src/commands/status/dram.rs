@@ -1,0 +1,94 @@
+//! DRAM in `terrace status`: pages that wait, and the write buffer (docs/write-buffer.md).
+
+use super::cells::{size, text};
+use serde_json::Value;
+use terrace_daemon::output;
+
+/// Shows how much waits in DRAM; with `verbose` also what the write buffer did.
+pub(super) fn show(found: &Value, verbose: bool) {
+    let dram = &found["dram"];
+    if !dram.is_null() {
+        let (cache, dirty) = (size(&dram["cache_bytes"]), size(&dram["dirty_bytes"]));
+        let pending = size(&found["bytes_not_yet_durable"]);
+        if verbose {
+            output::print(format!("DRAM cache {cache}, dirty {dirty}; not yet durable {pending}"));
+            lazy_lines(&dram["lazy"], &found["parameters"]).into_iter().for_each(output::print);
+        } else {
+            let advice = if found["bytes_not_yet_durable"] == 0 { "" } else { "; 'terrace sync' writes it" };
+            let text = "of copies of lower tiers; written and not yet durable:";
+            output::print(format!("memory: {cache} {text} {pending}{advice}"));
+        }
+    }
+}
+
+/// The state of lazy writes; where some were made, what became of them; and the marks of write-back.
+fn lazy_lines(lazy: &Value, parameters: &Value) -> Vec<String> {
+    let state = if lazy["on"] == true { "on" } else { "off" };
+    let [reason, pages] = ["reason", "pages"].map(|name| text(&lazy[name]));
+    let [dram, pm] = ["dram_line_ns", "pm_line_ns"].map(|cost| lazy[cost].as_f64());
+    let costs =
+        dram.zip(pm).map_or(String::new(), |(dram, pm)| format!(" ({pm:.1} and {dram:.1} ns a line)"));
+    let mut lines = vec![format!("lazy writes {state}: {reason}{costs}; {pages} pages wait")];
+    let percent = |share: f64| format!("{:.0} %", share * 100.0);
+    if let Some(ratio) = lazy["hit_ratio"].as_f64() {
+        lines.push(format!(
+            "of their blocks {} waited already, {} lines merged; never written as their file died {}",
+            percent(ratio),
+            text(&lazy["merged_lines"]),
+            size(&lazy["dead_bytes"]),
+        ));
+    }
+    if lazy["made_lazy"].as_u64().zip(lazy["made_eager"].as_u64()).is_some_and(|(a, b)| a + b > 0) {
+        let agreement = lazy["agreement"].as_f64().map_or_else(|| "-".to_string(), percent);
+        let [made_lazy, eager, twice] =
+            ["made_lazy", "made_eager", "lines_copied_twice"].map(|name| text(&lazy[name]));
+        lines.push(format!(
+            "syncs chose {made_lazy} blocks lazy, {eager} eager, {agreement} as before; lines copied twice {twice}"
+        ));
+    }
+    let number = |name: &str| parameters[name].as_f64();
+    if let (Some(low), Some(high)) = (number("lazy_low_percent"), number("lazy_high_percent")) {
+        let [age, period, idle] = ["lazy_age_seconds", "lazy_period_seconds", "lazy_idle_seconds"]
+            .map(|name| number(name).unwrap_or(0.0));
+        lines.push(format!(
+            "write-back below {low} % free up to {high} %, after {age} s, looked for every {period} s; a file is lazy after {idle} s without fsync"
+        ));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn lines_tell_hits_choices_and_marks() {
+        let mut lazy = json!({
+            "on": true, "reason": "as the mount option lazy says", "dram_line_ns": null, "pm_line_ns": null,
+            "pages": 3, "hit_ratio": null, "made_lazy": 0, "made_eager": 0,
+        });
+        let parameters = json!({
+            "lazy_low_percent": 5, "lazy_high_percent": 20, "lazy_age_seconds": 30.0,
+            "lazy_period_seconds": 0.5, "lazy_idle_seconds": 5.0,
+        });
+        let marks = "write-back below 5 % free up to 20 %, after 30 s, looked for every 0.5 s; \
+                     a file is lazy after 5 s without fsync";
+        let first = "lazy writes on: as the mount option lazy says; 3 pages wait";
+        assert_eq!(lazy_lines(&lazy, &parameters), [first, marks]);
+        for (name, value) in
+            [("hit_ratio", json!(0.75)), ("merged_lines", json!(90)), ("dead_bytes", json!(8192))]
+        {
+            lazy[name] = value;
+        }
+        for (name, value) in [("made_lazy", json!(2)), ("made_eager", json!(5)), ("agreement", json!(0.91))] {
+            lazy[name] = value;
+        }
+        lazy["lines_copied_twice"] = json!(64);
+        let lines = lazy_lines(&lazy, &Value::Null);
+        let hits =
+            "of their blocks 75 % waited already, 90 lines merged; never written as their file died 8 KiB";
+        let choices = "syncs chose 2 blocks lazy, 5 eager, 91 % as before; lines copied twice 64";
+        assert_eq!(lines, [first, hits, choices]);
+    }
+}
