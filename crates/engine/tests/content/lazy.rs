@@ -85,6 +85,27 @@ fn a_lazy_write_is_read_at_once_and_is_on_media_after_fsync() -> FsResult<()> {
     Ok(())
 }
 
+/// HiNFS-NCLFW, for measurements: 10 bytes are written back as the 64 lines of their block.
+#[test]
+fn without_masks_every_line_of_a_block_is_written_back() -> FsResult<()> {
+    for (ablation, lines) in [(LazyAblation::Blocks, 64), (LazyAblation::Nothing, 2)] {
+        let buffer = BufferOptions { ablation, ..lazy().buffer };
+        let options = MountOptions { buffer, ..lazy() };
+        // After another mount nothing calls the file synchronous.
+        let file = TrackedFile::new(pool(), MountOptions::default(), &pattern(3 * BLOCK, 5))?;
+        let mut file = file.mounted_again(options)?;
+        let before = written_to_pm(&file.fs);
+        write(&mut file, BLOCK + 60, &fill(10, 0xee))?;
+        assert_eq!(waiting(&file.fs), 1);
+        file.assert_content();
+        file.fs.sync()?;
+        assert_eq!(written_to_pm(&file.fs) - before, lines * 64, "{ablation:?}");
+        file.assert_content();
+        file.pool.assert_clean_after(&file.fs)?;
+    }
+    Ok(())
+}
+
 #[test]
 fn lazy_writes_of_one_block_merge() -> FsResult<()> {
     for mut file in files()? {

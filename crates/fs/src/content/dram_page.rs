@@ -18,6 +18,7 @@ use terrace_store::lookup::below::read_below;
 use terrace_store::lookup::newest::{is_hidden, is_written_below};
 use terrace_store::operation::need::Attempt;
 use terrace_store::operation::op::Op;
+use terrace_store::parts::dram::lazy_writes::LazyAblation;
 use terrace_store::store::Store;
 use terrace_store::types::inode::Inode;
 use terrace_store::types::{BlockRange, LINE};
@@ -67,17 +68,14 @@ pub(super) fn prepare(
 ) -> Attempt<Option<Prepared>> {
     let present = inode.pending.and_then(|_| store.dram.cache().lines_of(inode.page_key(block)));
     if present.is_none() && home == Home::Block {
-        let mut page = Written::New;
-        if to - from < BLOCK_SIZE as usize {
-            let mut whole = Page::zeroed();
-            read_below(store, op, inode, block, 0, whole.bytes_mut())?;
-            page = Written::Filled(whole);
-        }
-        let (edges, dirty) = (SmallVec::new(), Lines::touched(from, to));
-        return Ok(Some(Prepared { page, edges, valid: Lines::ALL, dirty }));
+        let dirty = Lines::touched(from, to);
+        return Ok(Some(Prepared { dirty, ..whole_block(store, op, inode, block, (from, to))? }));
     }
     if present.is_none() && !can_lie_below_lines(store, inode, block)? {
         return Ok(None);
+    }
+    if present.is_none() && store.dram.lazy_writes().options().ablation == LazyAblation::Blocks {
+        return whole_block(store, op, inode, block, (from, to)).map(Some);
     }
     let durable = inode.durable_size().saturating_sub(block.0 * BLOCK_SIZE).min(BLOCK_SIZE) as usize;
     let from = from.min(durable);
@@ -97,6 +95,23 @@ pub(super) fn prepare(
     let past_end = Lines::touched(durable.next_multiple_of(LINE), BLOCK_SIZE as usize);
     let page = if present.is_some() { Written::Present } else { Written::New };
     Ok(Some(Prepared { page, edges, valid: dirty.union(past_end), dirty }))
+}
+
+/// A page with all lines of its block, all of them dirty.
+fn whole_block(
+    store: &Store,
+    op: &mut Op,
+    inode: &Inode,
+    block: FileBlock,
+    (from, to): (usize, usize),
+) -> Attempt<Prepared> {
+    let mut page = Written::New;
+    if to - from < BLOCK_SIZE as usize {
+        let mut whole = Page::zeroed();
+        read_below(store, op, inode, block, 0, whole.bytes_mut())?;
+        page = Written::Filled(whole);
+    }
+    Ok(Prepared { page, edges: SmallVec::new(), valid: Lines::ALL, dirty: Lines::ALL })
 }
 
 /// Whether some lines of a block can be written back into PM without a read of a device.

@@ -85,6 +85,8 @@ pub enum LazyAblation {
     Published,
     /// The direct way of a lazy write without room in DRAM: it waits for room, as published.
     Stalls,
+    /// The masks: a page gets every line of its block when it is made, and all of them are written back (HiNFS-NCLFW).
+    Blocks,
 }
 
 /// PM is slow from this multiple of DRAM's cost on,
