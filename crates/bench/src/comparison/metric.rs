@@ -48,6 +48,18 @@ pub enum Metric {
     Ratio,
     /// Time of the file map by the time of a whole request.
     ShareOfRequest,
+    /// Time in which threads waited for PM by the time of the run.
+    ShareOfTime,
+    /// Cache lines written to PM.
+    Lines,
+    /// A part of the bytes written.
+    ShareOfBytes,
+    /// Bytes of data stored to PM for each operation.
+    PmBytesPerOperation,
+    /// Memory of a process.
+    MemoryBytes,
+    /// Mounts that measured PM as slow.
+    Mounts,
 }
 
 /// "p99.9 ≤ max(20 × median, 2 ms)".
@@ -73,6 +85,12 @@ impl Metric {
             Metric::Blocks => "blocks",
             Metric::Ratio => "ratio",
             Metric::ShareOfRequest => "of a request",
+            Metric::ShareOfTime => "of the time",
+            Metric::ShareOfBytes => "of the bytes",
+            Metric::Lines => "lines",
+            Metric::PmBytesPerOperation => "bytes/operation",
+            Metric::MemoryBytes => "bytes",
+            Metric::Mounts => "mounts",
             _ => "ns",
         }
     }
@@ -90,7 +108,13 @@ impl Metric {
             | Metric::FencesPerOperation
             | Metric::Blocks
             | Metric::Ratio
-            | Metric::ShareOfRequest => f64::NAN,
+            | Metric::ShareOfRequest
+            | Metric::ShareOfTime
+            | Metric::ShareOfBytes
+            | Metric::Lines
+            | Metric::PmBytesPerOperation
+            | Metric::MemoryBytes
+            | Metric::Mounts => f64::NAN,
             Metric::P99LatencyNs => measure.latency_p99_ns as f64,
             Metric::P999LatencyNs => measure.latency_p999_ns as f64,
             Metric::MaxLatencyNs => measure.latency_max_ns as f64,

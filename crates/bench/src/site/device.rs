@@ -31,6 +31,11 @@ pub struct Served {
 }
 
 impl Served {
+    /// The process of the server.
+    pub fn process(&self) -> Option<u32> {
+        self.server.as_ref().map(Server::pid)
+    }
+
     fn resources(&self, mount: &Path) -> Vec<Resource> {
         let process = self.server.as_ref().map(|server| Resource::Process(server.pid()));
         [Resource::Mount(mount.to_path_buf())].into_iter().chain(process).collect()

@@ -15,6 +15,7 @@ pub mod peer;
 pub(crate) mod postgres;
 pub mod programs;
 pub mod run;
+pub(crate) mod sources;
 pub mod subject;
 pub mod teardown;
 

@@ -268,6 +268,11 @@ impl Site {
 const LAZY: [&str; 2] = ["-E", "lazy_itable_init=0,lazy_journal_init=0"];
 
 impl Mounted {
+    /// The process that serves the mount.
+    pub fn process(&self) -> Option<u32> {
+        self.served.as_ref().and_then(Served::process)
+    }
+
     /// Takes the subject down and gives the errors: an error of unmount may be the error of a write.
     pub fn finish(mut self, site: &Site) -> Outcome<()> {
         if let Place::Local { fs, background, .. } = &mut self.place {

@@ -1,7 +1,7 @@
 //! Programs that are measured on a subject's directory: databases with their own benchmarks.
 
 use super::run::Running;
-use super::{Site, leveldb, postgres};
+use super::{Site, leveldb, postgres, sources};
 use crate::failure::Outcome;
 use crate::workload::numbers::Picks;
 use serde::Serialize;
@@ -48,6 +48,16 @@ pub enum Program {
     /// are removed first.
     GitClone {
         /// Number of files.
+        files: u64,
+    },
+    /// grep for an absent word in a tree of C sources.
+    Grep {
+        /// Number of sources.
+        files: u64,
+    },
+    /// make of a tree of C sources, one compiler at a time.
+    Make {
+        /// Number of sources.
         files: u64,
     },
     /// PostgreSQL with pgbench; the database is `scale` times 16 MiB.
@@ -97,6 +107,8 @@ impl Program {
             Program::RocksDb { .. } => find("db_bench", "rocksdb-tools"),
             Program::Sqlite { .. } => find("sqlite3", "sqlite3"),
             Program::GitClone { .. } => find("git", "git"),
+            Program::Grep { .. } => find("grep", "grep"),
+            Program::Make { .. } => find("cc", "gcc").and_then(|_| find("make", "make")),
             Program::Postgres { .. } => return postgres::available(),
             Program::LevelDb { .. } => return leveldb::available(),
             Program::Fio { .. } => find("fio", "fio"),
@@ -131,6 +143,15 @@ impl Program {
             }
             Program::Sqlite { journal, inserts, rows } => sqlite(site, directory, journal, *inserts, *rows)?,
             Program::GitClone { files } => git_clone(site, directory, *files)?,
+            Program::Grep { files } => {
+                sources::prepare(directory, *files)?;
+                let (shell, args) = sources::grep(directory);
+                (shell, args, Unit::Operations(*files))
+            }
+            Program::Make { files } => {
+                sources::prepare(directory, *files)?;
+                (find("make", "make")?, sources::make(directory), Unit::Operations(*files))
+            }
             Program::Postgres { .. } => return Err("PostgreSQL runs alone".into()),
             Program::Fio { write, theta, files, file_bytes, milliseconds } => {
                 fio(directory, *write, theta, [*files, *file_bytes, *milliseconds])?

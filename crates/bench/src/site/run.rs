@@ -167,14 +167,29 @@ impl Site {
     /// # Errors
     /// An error of Terrace.
     pub fn demote(&self, mounted: &Mounted) -> Outcome<()> {
-        match (&mounted.place, &mounted.status_of) {
-            (Place::Local { fs, .. }, _) => Ok(fs.sync_to(1, &mut |_| {}).map(drop)?),
-            (_, Some(root)) => {
-                let args = ["sync".into(), "--to".into(), "1".into(), root.clone().into_os_string()];
-                self.start(&self.terrace, &args, PATIENCE, false)?.wait(self).map(drop)
-            }
-            _ => Ok(()),
+        match &mounted.place {
+            Place::Local { fs, .. } => Ok(fs.sync_to(1, &mut |_| {}).map(drop)?),
+            _ => self.sync_terrace(mounted, &["--to", "1"]),
         }
+    }
+
+    /// Makes all that waits in the DRAM of a Terrace subject durable.
+    ///
+    /// # Errors
+    /// An error of Terrace.
+    pub fn write_back(&self, mounted: &Mounted) -> Outcome<()> {
+        match &mounted.place {
+            Place::Local { fs, .. } => Ok(fs.sync()?),
+            _ => self.sync_terrace(mounted, &[]),
+        }
+    }
+
+    /// `terrace sync` of a mount; nothing for a peer.
+    fn sync_terrace(&self, mounted: &Mounted, words: &[&str]) -> Outcome<()> {
+        let Some(root) = &mounted.status_of else { return Ok(()) };
+        let words = ["sync"].iter().chain(words).map(OsString::from);
+        let args: Vec<OsString> = words.chain([root.into()]).collect();
+        self.start(&self.terrace, &args, PATIENCE, false)?.wait(self).map(drop)
     }
 
     /// Bytes that passed through Terrace's tiers since the mount; `None` for a peer.

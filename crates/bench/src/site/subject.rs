@@ -113,6 +113,15 @@ pub struct Tuning {
     pub map: Option<&'static str>,
     /// A partial write of a cold block reads the block first. In process only: there is no such mount option.
     pub no_partial_shadows: bool,
+    /// Whether writes with home PM may wait in DRAM, as the mount option `lazy` has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lazy: Option<&'static str>,
+    /// Most bytes of dirty pages.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub buffer_bytes: Option<u64>,
+    /// `atomic` or `ordered`, as the mount option `data` has it. Through FUSE only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data: Option<&'static str>,
 }
 
 impl Tuning {
@@ -126,6 +135,9 @@ impl Tuning {
         words.extend(self.threshold_percent.map(|percent| format!("threshold={percent}")));
         words.extend(self.sync_blocks.map(|blocks| format!("sync_blocks={blocks}")));
         words.extend(self.prefetch_bytes.map(|bytes| format!("prefetch={bytes}")));
+        words.extend(self.lazy.map(|lazy| format!("lazy={lazy}")));
+        words.extend(self.buffer_bytes.map(|bytes| format!("buffer={bytes}")));
+        words.extend(self.data.map(|data| format!("data={data}")));
         words.extend(self.emulate_pm.as_ref().map(|speed| format!("emulate-pm={speed}")));
         words.join(",")
     }

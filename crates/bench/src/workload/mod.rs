@@ -12,6 +12,7 @@ pub mod load;
 pub mod local;
 pub mod numbers;
 pub mod personality;
+pub mod postmark;
 pub mod programs;
 pub(crate) mod random;
 pub(crate) mod raw;

@@ -1,8 +1,9 @@
-//! The file operations of two databases, without the databases: row regret records traces in process, where
-//! no program runs. Single-threaded, and the same in every run of a seed.
+//! The file operations of three databases, without the databases: for rows in process, where no program runs.
+//! Single-threaded, and the same in every run of a seed.
 
 use super::numbers::{Picks, Zipf};
 use super::target::{FileTarget, OpenedFile};
+use std::collections::BTreeSet;
 use std::io;
 
 const PAGE_BYTES: u64 = 4096;
@@ -156,5 +157,85 @@ impl RocksDb {
             target.unlink(&format!("rocksdb/{number:06}.sst"))?;
         }
         Ok(next)
+    }
+}
+
+/// PostgreSQL under pgbench with one client. A transaction changes a row in each of three pages. Its records go into the log, whose
+/// last page is written again from its beginning, and fsync follows; the first change of a page since a checkpoint
+/// puts the whole page into the log. A checkpoint writes the changed pages and syncs them.
+#[derive(Debug, Clone, Copy)]
+pub struct Postgres {
+    /// Size of the tables.
+    pub table_bytes: u64,
+}
+
+/// A page of tables and log.
+const POSTGRES_PAGE: u64 = 8192;
+/// Size of the log, which is used again from its beginning.
+const POSTGRES_LOG: u64 = 16 << 20;
+/// Records of a transaction: three changed rows, an inserted one, and the commit.
+const RECORD_BYTES: u64 = 600;
+/// Transactions between checkpoints.
+const CHECKPOINT: u64 = 500;
+
+impl Postgres {
+    /// Makes the tables and the log.
+    pub fn populate(&self, target: &dyn FileTarget) -> io::Result<()> {
+        target.make_directory("postgres")?;
+        for (name, bytes) in [("postgres/tables", self.table_bytes), ("postgres/log", POSTGRES_LOG)] {
+            let mut file = target.open(name, true)?;
+            write_by_pieces(&mut *file, bytes)?;
+            file.sync()?;
+        }
+        Ok(())
+    }
+
+    /// Runs `transactions` transactions.
+    pub fn run(&self, target: &dyn FileTarget, transactions: u64, seed: u64) -> io::Result<()> {
+        let picks = &mut Picks::new(seed);
+        let mut tables = target.open("postgres/tables", false)?;
+        let mut log = target.open("postgres/log", false)?;
+        let mut page = vec![0; POSTGRES_PAGE as usize];
+        let records = vec![0x57; 5 * POSTGRES_PAGE as usize];
+        let (mut end, mut changed) = (0u64, BTreeSet::new());
+        for number in 1..=transactions {
+            let from = end - end % POSTGRES_PAGE;
+            end += RECORD_BYTES;
+            for _ in 0..3 {
+                let at = picks.below(self.table_bytes / POSTGRES_PAGE) * POSTGRES_PAGE;
+                tables.read_at(&mut page, at)?;
+                end += if changed.insert(at) { POSTGRES_PAGE } else { 0 };
+            }
+            let bytes = end.next_multiple_of(POSTGRES_PAGE) - from;
+            log.write_at(&records[..bytes as usize], from % POSTGRES_LOG, false)?;
+            log.sync()?;
+            if number % CHECKPOINT == 0 {
+                for at in std::mem::take(&mut changed) {
+                    tables.write_at(&page, at, false)?;
+                }
+                tables.sync()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::directory::Directory;
+
+    #[test]
+    fn a_checkpoint_writes_pages_of_the_tables_and_the_log_is_used_again() {
+        let scratch = tempfile::tempdir().unwrap();
+        let target = Directory::new(scratch.path());
+        let database = Postgres { table_bytes: 64 * POSTGRES_PAGE };
+        database.populate(&target).unwrap();
+        // Without checkpoints between, each page is in the log once; 28 MiB in all.
+        database.run(&target, 48_000, 1).unwrap();
+        let log = std::fs::read(scratch.path().join("postgres/log")).unwrap();
+        assert!(log.iter().all(|byte| *byte == 0x57));
+        assert!((POSTGRES_LOG..POSTGRES_LOG + 5 * POSTGRES_PAGE).contains(&(log.len() as u64)));
+        assert_eq!(target.size("postgres/tables").unwrap(), 64 * POSTGRES_PAGE);
     }
 }
