@@ -4,13 +4,13 @@
 //! documentation name them.
 
 mod must_show;
+mod replay;
 pub(crate) mod rows;
 #[cfg(test)]
 mod tests;
 
 use serde::Serialize;
 use std::ffi::OsString;
-use std::path::Path;
 use std::process::ExitCode;
 use terrace_bench::comparison::options::{Asked, Options};
 use terrace_bench::comparison::plan::{self, Plan, Scale};
@@ -19,8 +19,7 @@ use terrace_bench::failure::ended;
 use terrace_bench::failure::say;
 use terrace_bench::failure::{BadValue, Outcome};
 use terrace_bench::site::Site;
-use terrace_bench::site::peer::Place;
-use terrace_bench::site::subject::{Peer, Tuning};
+use terrace_bench::site::subject::Peer;
 
 pub(crate) const HELP: &str = "\
 Measures a row of docs/evaluation.md beside the file systems that this machine has.
@@ -89,7 +88,7 @@ use rows::{
 
 /// All rows, in the order of docs/evaluation.md.
 #[rustfmt::skip]
-const ROWS: [PaperRow; 54] = [
+const ROWS: [PaperRow; 65] = [
     row("hashfs-5", "Look-ups and insertions of one block of a file of 1 GiB by each file map, hot and cold",
         "cold reads: global maps up to 15 times faster; HashFS inserts 14 to 20 times faster than all others; hot sequential reads alike",
         "cold look-ups in lines and rounds: hashfs-linear 1.3 and 1.1, cuckoo 2 and 1, radix 3 and 3, extent more; hot sequential reads within 2 times; HashFS inserts write a line fewer and read fewest",
@@ -131,15 +130,42 @@ const ROWS: [PaperRow; 54] = [
     row("maps-cold", "Open, SEEK_HOLE and unlink of a demoted file of 1 GiB, reads of its blocks from DRAM, with each file map",
         NOBODY, "open, SEEK_HOLE and unlink touch at most a line of PM for 128 blocks with a table of all files; reads of 4 KiB within 15 % of the radix tree",
         Built::Own(maps::cold::cold)),
+    row("hinfs-1", "Reads and writes of 64 B to 1 MiB, 1 : 2, direct, in process: time that waits for PM",
+        "write access takes more than 80 % of the time from 4 KiB on, at least 16 % at 64 B", "the same", Built::Own(hinfs::shares)),
+    row("hinfs-2", "The share of bytes that are synced, by load", "TPC-C over 90 %, LASR none", "shown for each load that is used",
+        Built::Own(hinfs::synced_shares)),
+    row("hinfs-4", "Blocks that were in the state that is the cheaper one in hindsight, between two syncs",
+        "about 90 % at worst", "at least 90 % on each load; at most 5 % of synced lines copied twice, varmail after 100 files 1 %",
+        Built::Own(hinfs::accuracy)),
     row("hinfs-7", "filebench's personalities in process on slow PM, lazy and direct writes, 1 and 2 threads",
         "fileserver up to +127 %, 1.5 times at 10 threads; webserver and varmail equal",
         "fileserver at least 1.8 times direct with one thread, 1.25 with two; webproxy 1.5 times; varmail and webserver not below",
         Built::Own(hinfs::personalities)),
+    row("hinfs-8", "As hinfs-7, with 1 to 8 threads",
+        "fileserver 1.5 times at 10 threads, webproxy always above; webserver and varmail equal", "shown",
+        Built::Own(hinfs::threads)),
+    row("hinfs-10", "Writes of 64 B to 1 MiB at random offsets in process: lines, whole blocks, and direct",
+        "up to 30 % above whole blocks below 4 KiB, with far fewer bytes to PM; +58 % at 4 KiB and +136 % at 16 KiB over direct",
+        "at most a quarter of the bytes of whole blocks up to 512 B; both gains are shown", Built::Own(hinfs::sizes)),
     row("hinfs-11", "fileserver and webproxy in process, by the size of the buffer", "fileserver rises, webproxy flat",
         "fileserver at 100 % at least 1.25 times 10 %; webproxy within 10 %", Built::Own(hinfs::buffers)),
     row("hinfs-12", "filebench's personalities in process, PM of 50 to 800 ns a line",
         "webproxy +53 % at 100 ns, nearly 6 times at 800 ns; not worse at 50 ns",
         "webproxy at least 1.5 times at 200 ns, 4 times at 800 ns; none below direct at 50 ns", Built::Own(hinfs::costs)),
+    row("hinfs-13", "Generated traces of two desktops, of software development and of a phone, in process",
+        "usr0 −37 %, usr1 −35 %, LASR −38 %, facebook equal; without the choice usr0 +28 %, usr1 +32 %, facebook +14 %",
+        "at most 0.75 of the time of direct, facebook-like at most 1.03", Built::Own(hinfs::replayed)),
+    row("hinfs-14", "PostMark in process; grep, make and pgbench through the mount",
+        "postmark −60 %, grep 0, make −64 %, TPC-C 0; without the choice TPC-C +22 %",
+        "postmark at most 0.65 of the time of direct, the others at most 1.03", Built::Own(hinfs::programs)),
+    row("hinfs-mount", "fileserver, and rewrites of 64 KiB, through the mount with slow PM", NOBODY,
+        "fileserver at least 1.3 times direct; rewrites at 800 ns 1.5 times, synced 0.95 times", Built::Own(hinfs::mounts)),
+    row("hinfs-foreground", "Reads and direct writes of a file while its pages are written back", NOBODY,
+        "the 99th percentile at most 250 µs above that of an idle buffer", Built::Own(hinfs::foreground)),
+    row("hinfs-memory", "Anonymous memory of the daemon with a full buffer", NOBODY,
+        "at most 1.03 times the buffer and 16 MiB more than with lazy=off", Built::Own(hinfs::memory)),
+    row("hinfs-auto", "Mounts with lazy=auto: how often PM is found slow", NOBODY,
+        "off in 20 of 20 mounts of plain RAM; on in 20 of 20 with 200 ns a line", Built::Own(hinfs::auto)),
     row("hashfs-13", "YCSB A to F over LevelDB in process, four threads with a database of a quarter each, every file map",
         "HashFS 10 to 45 % above page-cached extents on F; radix and cuckoo 2 to 4 % behind it, extents 13 % on C and F; A and E within 3 %",
         "the order; A and E within 5 % of each other", Built::Own(ycsb::four_threads)),
@@ -253,7 +279,7 @@ pub fn main(args: &[OsString]) -> ExitCode {
         Asked::Load(..) | Asked::NullServer(..) => say(HELP),
         Asked::MustShow(options) => must_show::run(&options),
         Asked::Row(options) => match &options.replay {
-            Some(trace) => replay(&options, trace),
+            Some(trace) => replay::replay(&options, trace),
             None => run(&options),
         },
     });
@@ -340,40 +366,4 @@ fn cost(row: &Row, options: &Options) -> Outcome<()> {
     say(if options.output.json { json.to_string() } else { found.table(options.quick) })?;
     eprintln!("  {} written", path.display());
     Ok(())
-}
-
-/// Replays a trace in process, on a pool with PM for a sixteenth of `--dataset`.
-fn replay(options: &Options, trace: &Path) -> Outcome<()> {
-    let events = terrace_bench::trace::read(trace)?;
-    let scale = scale(options);
-    let site = Site::new(&options.site, 0, None)?;
-    let subject = scale.subject("replay", Peer::Local, 1.0 / 16.0, Tuning::default());
-    site.scratch.need(subject.pm_bytes, subject.device_bytes)?;
-    let mounted = site.mount(&subject, None)?;
-    let Place::Local { target, .. } = &mounted.place else { return Err("not in process".into()) };
-    let begin = site.scratch.now_ns();
-    let done = terrace_bench::trace::replay(&events, &**target)?;
-    let elapsed_ns = site.scratch.now_ns() - begin;
-    let found = serde_json::json!({
-        "output_version": 1,
-        "operations": done,
-        "elapsed_ns": elapsed_ns,
-        "status": site.status(&mounted),
-    });
-    say(if options.output.json { serde_json::to_string_pretty(&found)? } else { replayed(&found) })?;
-    mounted.finish(&site)
-}
-
-/// The result of a replay, in a line.
-fn replayed(found: &serde_json::Value) -> String {
-    let number = |value: &serde_json::Value| value.as_u64().unwrap_or(0);
-    let (operations, seconds) = (number(&found["operations"]), number(&found["elapsed_ns"]) as f64 / 1e9);
-    let migration = &found["status"]["migration"];
-    let moved = |name: &str| number(&migration[name]) as f64 / f64::from(1 << 20);
-    format!(
-        "{operations} operations in {seconds:.3} s, {:.0} operations/s; moved down {:.1} MiB, up {:.1} MiB",
-        operations as f64 / seconds.max(1e-9),
-        moved("demoted_bytes"),
-        moved("promoted_bytes"),
-    )
 }

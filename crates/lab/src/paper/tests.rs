@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use terrace_bench::comparison::plan::{Cell, Must, Work};
 
 /// The rows that must exist. A row may state that it is not built, but may not be absent.
-const WANTED: [&str; 54] = [
+const WANTED: [&str; 65] = [
     "hashfs-8",
     "hashfs-12",
     "maps-hot",
@@ -20,9 +20,20 @@ const WANTED: [&str; 54] = [
     "hashfs-9",
     "maps-range",
     "maps-cold",
+    "hinfs-1",
+    "hinfs-2",
+    "hinfs-4",
     "hinfs-7",
+    "hinfs-8",
+    "hinfs-10",
     "hinfs-11",
     "hinfs-12",
+    "hinfs-13",
+    "hinfs-14",
+    "hinfs-mount",
+    "hinfs-foreground",
+    "hinfs-memory",
+    "hinfs-auto",
     "hashfs-13",
     "hashfs-14",
     "tpfs-8",
@@ -208,5 +219,5 @@ fn a_replay_is_told_in_a_line() {
         "status": { "migration": { "demoted_bytes": 3 << 19, "promoted_bytes": 1 << 20 } },
     });
     let line = "3000 operations in 1.500 s, 2000 operations/s; moved down 1.5 MiB, up 1.0 MiB";
-    assert_eq!(replayed(&found), line);
+    assert_eq!(replay::replayed(&found), line);
 }

@@ -1,6 +1,7 @@
 //! Figures of the rows about file maps, by series, place and unit; and the loop of their rounds.
 
 use crate::mapping::contestant::Contestant;
+use std::cmp::Ordering;
 use std::path::{Path, PathBuf};
 use terrace_bench::comparison::figure::Figure;
 use terrace_bench::comparison::options::Options;
@@ -73,6 +74,24 @@ impl Sheet {
             let least =
                 samples.iter().filter_map(|samples| samples.get(round)).copied().fold(f64::NAN, f64::min);
             self.add(round, (name, ""), metric, at, least);
+        }
+    }
+
+    /// Adds, at each place, a series with the samples of the best of other series there, by their medians.
+    pub(in crate::paper::rows) fn best_of(&mut self, name: &str, of: &[&str]) {
+        for place in &self.places {
+            let candidates = self.figures.iter().filter(|figure| {
+                figure.at == *place && of.contains(&figure.series.as_str()) && figure.median.is_some()
+            });
+            let best = candidates.min_by(|one, other| {
+                let order = one.median.partial_cmp(&other.median).unwrap_or(Ordering::Equal);
+                if one.unit.ends_with("/s") { order.reverse() } else { order }
+            });
+            let best = best.cloned().map(|mut best| {
+                best.series = name.to_string();
+                best
+            });
+            self.figures.extend(best);
         }
     }
 

@@ -1,0 +1,155 @@
+//! Rows hinfs-7, -8, -11, -12: filebench's personalities in process, by threads, by the size of the buffer, by the cost of PM.
+
+use super::jobs::personality_load;
+use super::pool::{DIRECT, LazyPool, Size, Way};
+use super::{BUFFER_SHARE, Comparison, WAYS};
+use crate::paper::rows::maps::sheet::Sheet;
+use terrace_bench::comparison::Row;
+use terrace_bench::comparison::options::Options;
+use terrace_bench::comparison::plan::{Metric, Must};
+use terrace_bench::failure::Outcome;
+use terrace_bench::site::Site;
+use terrace_bench::workload::personality::Personality;
+
+/// A run of a personality in one way.
+struct Flow {
+    which: Personality,
+    threads: u64,
+    size: Size,
+}
+
+impl Flow {
+    /// Measures operations and PM's share, and adds them to the sheet.
+    fn measure(
+        &self,
+        (site, way, round): (&Site, &Way, usize),
+        (sheet, at): (&mut Sheet, &str),
+        options: &Options,
+    ) -> Outcome<()> {
+        let pool = LazyPool::create(site, way, &self.size)?;
+        let load = personality_load(self.which, self.threads, &self.size, options, round as u64 + 1);
+        let target = pool.target();
+        load.populate(&*target)?;
+        pool.fs.sync()?;
+        let clock = &site.scratch.clock;
+        let (measure, taken) = pool.timed(clock, || Ok(load.run(&target, clock)?))?;
+        let value = measure.operations as f64 / taken.ns as f64 * 1e9;
+        sheet.add(round, (way.name, ""), Metric::OperationsPerS, at, value);
+        let per_operation = taken.pm.lines as f64 / measure.operations.max(1) as f64;
+        sheet.add(round, (way.name, "lines"), Metric::LinesPerOperation, at, per_operation);
+        drop(target);
+        pool.finish()
+    }
+}
+
+/// Row hinfs-7: the personalities, by threads.
+pub(crate) fn personalities(row: &Row, options: &Options) -> Outcome<()> {
+    by_threads(row, options, &[1, 2], |place| match place {
+        (Personality::Fileserver, 1) => Must::AtLeast(1.8),
+        (Personality::Fileserver, _) => Must::AtLeast(1.25),
+        (Personality::Webproxy, 1) => Must::AtLeast(1.5),
+        (Personality::Varmail, _) => Must::AtLeast(0.97),
+        _ => Must::AtLeast(1.0),
+    })
+}
+
+/// Row hinfs-8: the personalities, by more threads than the machine has processors.
+pub(crate) fn threads(row: &Row, options: &Options) -> Outcome<()> {
+    by_threads(row, options, &[1, 2, 4, 8], |_| Must::Shown)
+}
+
+fn by_threads(
+    row: &Row,
+    options: &Options,
+    threads: &[u64],
+    must: impl Fn((Personality, u64)) -> Must,
+) -> Outcome<()> {
+    let threads = if options.quick { &threads[..1] } else { threads };
+    let places: Vec<(Personality, u64)> =
+        Personality::ALL.iter().flat_map(|which| threads.iter().map(|count| (*which, *count))).collect();
+    let name = |(which, threads): (Personality, u64)| format!("{} {threads}", which.name());
+    let measure = |site: &Site, way: &Way, round: usize, sheet: &mut Sheet| {
+        places.iter().try_for_each(|place| {
+            let size = Size::of(options, BUFFER_SHARE);
+            let flow = Flow { which: place.0, threads: place.1, size };
+            flow.measure((site, way, round), (sheet, &name(*place)), options)
+        })
+    };
+    let claims = |sheet: &mut Sheet| {
+        for place in &places {
+            let at = name(*place);
+            sheet.claim("by way of DRAM", "lazy", DIRECT, &at, must(*place));
+            sheet.claim("without the choice of eager blocks", "always lazy", DIRECT, &at, Must::Shown);
+        }
+    };
+    run(row, options, (&measure, &claims), "personality and threads")
+}
+
+/// Row hinfs-12: the cost of PM.
+pub(crate) fn costs(row: &Row, options: &Options) -> Outcome<()> {
+    const COSTS: [u64; 4] = [50, 100, 200, 800];
+    let places: Vec<(Personality, u64)> =
+        Personality::ALL.iter().flat_map(|which| COSTS.map(|cost| (*which, cost))).collect();
+    let name = |(which, cost): (Personality, u64)| format!("{} {cost} ns", which.name());
+    let measure = |site: &Site, way: &Way, round: usize, sheet: &mut Sheet| {
+        places.iter().try_for_each(|place| {
+            let speed = format!("line:{}:1000000000", place.1);
+            let flow =
+                Flow { which: place.0, threads: 1, size: Size { speed, ..Size::of(options, BUFFER_SHARE) } };
+            flow.measure((site, way, round), (sheet, &name(*place)), options)
+        })
+    };
+    let claims = |sheet: &mut Sheet| {
+        for place in &places {
+            let must = match place {
+                (Personality::Webproxy, 200) => Must::AtLeast(1.5),
+                (Personality::Webproxy, 800) => Must::AtLeast(4.0),
+                (_, 50) => Must::AtLeast(1.0),
+                _ => Must::Shown,
+            };
+            sheet.claim("by way of DRAM", "lazy", DIRECT, &name(*place), must);
+        }
+    };
+    run(row, options, (&measure, &claims), "personality and cost of a line")
+}
+
+/// Row hinfs-11: the size of the buffer.
+pub(crate) fn buffers(row: &Row, options: &Options) -> Outcome<()> {
+    let places: Vec<(Personality, u64)> = [Personality::Fileserver, Personality::Webproxy]
+        .into_iter()
+        .flat_map(|which| [10, 20, 40, 70, 100].map(|percent| (which, percent)))
+        .collect();
+    let name = |(which, percent): (Personality, u64)| format!("{} {percent} %", which.name());
+    let measure = |site: &Site, way: &Way, round: usize, sheet: &mut Sheet| {
+        places.iter().try_for_each(|place| {
+            let flow = Flow { which: place.0, threads: 1, size: Size::of(options, place.1 as f64 / 100.0) };
+            flow.measure((site, way, round), (sheet, &name(*place)), options)
+        })
+    };
+    let claims = |sheet: &mut Sheet| {
+        let between = |which: Personality| (name((which, 10)), name((which, 100)));
+        let (from, to) = between(Personality::Fileserver);
+        sheet.between("rises with the buffer", "lazy", (&from, &to), Must::AtLeast(1.25));
+        let (from, to) = between(Personality::Webproxy);
+        sheet.between("flat", "lazy", (&from, &to), Must::Within(1.1));
+    };
+    run(row, options, (&measure, &claims), "personality and buffer by data")
+}
+
+/// Measures a way in a round.
+type Measure<'a> = &'a dyn Fn(&Site, &Way, usize, &mut Sheet) -> Outcome<()>;
+
+fn run(
+    row: &Row,
+    options: &Options,
+    (measure, claims): (Measure<'_>, &dyn Fn(&mut Sheet)),
+    axis: &'static str,
+) -> Outcome<()> {
+    let notes = vec![
+        "In process, with background threads, PM alone. Files of 128 KiB (webproxy, varmail 16 KiB); bytes that wait at the end \
+         are written to PM inside the clock. Series `lines`: lines of PM written for each operation. `direct` is the faster of \
+         data=atomic and data=ordered."
+            .into(),
+    ];
+    Comparison { ways: &WAYS, axis, metric: Metric::OperationsPerS, notes, measure, claims }.run(row, options)
+}
