@@ -48,7 +48,7 @@ pub enum Metric {
     Ratio,
     /// Time of the file map by the time of a whole request.
     ShareOfRequest,
-    /// Time in which threads waited for PM by the time of the run.
+    /// Time that writes take in PM by the time of the run.
     ShareOfTime,
     /// Cache lines written to PM.
     Lines,

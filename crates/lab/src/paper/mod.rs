@@ -130,7 +130,7 @@ const ROWS: [PaperRow; 65] = [
     row("maps-cold", "Open, SEEK_HOLE and unlink of a demoted file of 1 GiB, reads of its blocks from DRAM, with each file map",
         NOBODY, "open, SEEK_HOLE and unlink touch at most a line of PM for 128 blocks with a table of all files; reads of 4 KiB within 15 % of the radix tree",
         Built::Own(maps::cold::cold)),
-    row("hinfs-1", "Reads and writes of 64 B to 1 MiB, 1 : 2, direct, in process: time that waits for PM",
+    row("hinfs-1", "Reads and writes of 64 B to 1 MiB, 1 : 2, direct, in process: time of writes in PM",
         "write access takes more than 80 % of the time from 4 KiB on, at least 16 % at 64 B", "the same", Built::Own(hinfs::shares)),
     row("hinfs-2", "The share of bytes that are synced, by load", "TPC-C over 90 %, LASR none", "shown for each load that is used",
         Built::Own(hinfs::synced_shares)),

@@ -27,6 +27,7 @@ fn watch(site: &Site, way: &Way, run: &Run<'_>, turns: u64) -> Outcome<Seen> {
     let watched = Arc::new(Watched::new(pool.fs.clone(), COSTS));
     let target: Arc<dyn FileTarget> = watched.clone();
     run.prepare(&pool, &*target)?;
+    watched.forget();
     run.warm_up(site, &target, turns)?;
     watched.take_seen();
     run.work(site, &target)()?;

@@ -75,6 +75,12 @@ impl Watched {
         Watched { below: LocalTarget::new(fs, None), shared: Arc::new(shared) }
     }
 
+    /// Forgets all until now: a sync of the whole pool made it durable.
+    pub(super) fn forget(&self) {
+        self.shared.files.lock().clear();
+        self.take_seen();
+    }
+
     /// The sums since the last call.
     pub(super) fn take_seen(&self) -> Seen {
         std::mem::take(&mut *self.shared.seen.lock())
