@@ -55,6 +55,9 @@ pub(super) fn personality_load(
     Load { kind, threads, limit_ns, operations, seed }
 }
 
+/// PostMark's files are short-lived: files created by files alive. The living ones fit a buffer of a tenth of the data.
+const LIVING: u64 = 20;
+
 /// Bytes of tables that a transaction of pgbench stands for, so that checkpoints write all of them about twice.
 const BYTES_BY_TRANSACTION: u64 = 16 << 10;
 
@@ -83,9 +86,9 @@ impl Run<'_> {
     }
 
     fn postmark(&self) -> Postmark {
-        // Twice as many transactions as files: half of them create a file.
-        let files = (self.size.data_bytes / MEAN_BYTES).max(20);
-        Postmark { files, transactions: 2 * files }
+        // Every other transaction creates a file.
+        let created = (self.size.data_bytes / MEAN_BYTES).max(100);
+        Postmark { files: created / LIVING, transactions: 2 * created }
     }
 
     fn load(&self, which: Personality) -> Load {

@@ -184,8 +184,8 @@ fn is_on(site: &Site, medium: &Medium) -> Outcome<bool> {
     let mounted = site.mount(&subject, None)?;
     let end_ns = site.scratch.now_ns() + MEASURED_WITHIN.as_nanos() as u64;
     let status = loop {
-        let status = site.status(&mounted);
-        if status["lazy"]["pm_line_ns"].is_number() {
+        let status = site.status(&mounted)["dram"]["lazy"].take();
+        if status["pm_line_ns"].is_number() {
             break status;
         }
         if site.scratch.now_ns() > end_ns {
@@ -193,7 +193,7 @@ fn is_on(site: &Site, medium: &Medium) -> Outcome<bool> {
         }
         site.scratch.clock.sleep(Duration::from_millis(20));
     };
-    let is_on = status["lazy"]["on"].as_bool().ok_or("a status without lazy.on")?;
+    let is_on = status["on"].as_bool().ok_or("a status without dram.lazy.on")?;
     mounted.finish(site)?;
     Ok(is_on)
 }
