@@ -126,7 +126,7 @@ mod tests {
 
     /// A direct write of lines of a block.
     fn write(cache: &BlockCache, block: u64, lines: Lines, now_ns: u64) {
-        write(&cache, block, [(FileBlock(block), lines)].into_iter(), now_ns);
+        cache.note_lines(key(block), [(FileBlock(block), lines)].into_iter(), true, now_ns);
     }
 
     fn cache() -> BlockCache {
