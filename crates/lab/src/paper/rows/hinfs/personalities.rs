@@ -1,7 +1,7 @@
 //! Rows hinfs-7, -8, -11, -12: filebench's personalities in process, by threads, by the size of the buffer, by the cost of PM.
 
 use super::jobs::personality_load;
-use super::pool::{DIRECT, LazyPool, Size, Way};
+use super::pool::{ATOMIC, DIRECT, LAZY, LazyPool, ORDERED, Size, WAITS, Way};
 use super::{BUFFER_SHARE, Comparison, WAYS};
 use crate::paper::rows::maps::sheet::Sheet;
 use terrace_bench::comparison::Row;
@@ -82,7 +82,7 @@ fn by_threads(
             sheet.claim("without the choice of eager blocks", "always lazy", DIRECT, &at, Must::Shown);
         }
     };
-    run(row, options, (&measure, &claims), "personality and threads")
+    run(row, options, &WAYS, (&measure, &claims), "personality and threads")
 }
 
 /// Row hinfs-12: the cost of PM.
@@ -110,7 +110,7 @@ pub(crate) fn costs(row: &Row, options: &Options) -> Outcome<()> {
             sheet.claim("by way of DRAM", "lazy", DIRECT, &name(*place), must);
         }
     };
-    run(row, options, (&measure, &claims), "personality and cost of a line")
+    run(row, options, &[LAZY, ATOMIC, ORDERED], (&measure, &claims), "personality and cost of a line")
 }
 
 /// Row hinfs-11: the size of the buffer.
@@ -132,8 +132,11 @@ pub(crate) fn buffers(row: &Row, options: &Options) -> Outcome<()> {
         sheet.between("rises with the buffer", "lazy", (&from, &to), Must::AtLeast(1.25));
         let (from, to) = between(Personality::Webproxy);
         sheet.between("flat", "lazy", (&from, &to), Must::Within(1.1));
+        for place in &places {
+            sheet.claim("past a full buffer", LAZY.name, WAITS.name, &name(*place), Must::Shown);
+        }
     };
-    run(row, options, (&measure, &claims), "personality and buffer by data")
+    run(row, options, &[LAZY, WAITS], (&measure, &claims), "personality and buffer by data")
 }
 
 /// Measures a way in a round.
@@ -142,6 +145,7 @@ type Measure<'a> = &'a dyn Fn(&Site, &Way, usize, &mut Sheet) -> Outcome<()>;
 fn run(
     row: &Row,
     options: &Options,
+    ways: &[Way],
     (measure, claims): (Measure<'_>, &dyn Fn(&mut Sheet)),
     axis: &'static str,
 ) -> Outcome<()> {
@@ -151,5 +155,5 @@ fn run(
          data=atomic and data=ordered."
             .into(),
     ];
-    Comparison { ways: &WAYS, axis, metric: Metric::OperationsPerS, notes, measure, claims }.run(row, options)
+    Comparison { ways, axis, metric: Metric::OperationsPerS, notes, measure, claims }.run(row, options)
 }
