@@ -4,7 +4,7 @@
 //! lines that were written between two syncs of a block: by way of DRAM they cost L_dram for each write and L_pm for each
 //! different line, the direct way L_pm for each write ([HiNFS] inequality 1).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
 use terrace_bench::workload::local::LocalTarget;
@@ -59,6 +59,7 @@ struct Shared {
     costs: LineCosts,
     files: Mutex<HashMap<String, Watch>>,
     seen: Mutex<Seen>,
+    left_out: Mutex<HashSet<String>>,
 }
 
 /// Files of a pool of this process.
@@ -71,13 +72,22 @@ const ROOT: Ino = Ino(1);
 
 impl Watched {
     pub(super) fn new(fs: Arc<Engine>, costs: LineCosts) -> Watched {
-        let shared = Shared { fs: fs.clone(), costs, files: Mutex::default(), seen: Mutex::default() };
+        let shared = Shared {
+            fs: fs.clone(),
+            costs,
+            files: Mutex::default(),
+            seen: Mutex::default(),
+            left_out: Mutex::default(),
+        };
         Watched { below: LocalTarget::new(fs, None), shared: Arc::new(shared) }
     }
 
-    /// Forgets all until now: a sync of the whole pool made it durable.
-    pub(super) fn forget(&self) {
-        self.shared.files.lock().clear();
+    /// Forgets all until now: a sync of the whole pool made it durable. `leave_out`: the files of now do not count later.
+    pub(super) fn forget(&self, leave_out: bool) {
+        let files = std::mem::take(&mut *self.shared.files.lock());
+        if leave_out {
+            self.shared.left_out.lock().extend(files.into_keys());
+        }
         self.take_seen();
     }
 
@@ -105,6 +115,9 @@ impl Watched {
 
 impl Shared {
     fn wrote(&self, file: &WatchedFile, bytes: u64, offset: u64, sync: bool) {
+        if self.left_out.lock().contains(&file.path) {
+            return;
+        }
         let mut files = self.files.lock();
         let watch = files.entry(file.path.clone()).or_default();
         let mut seen = self.seen.lock();
@@ -177,6 +190,7 @@ impl FileTarget for Watched {
     }
     fn unlink(&self, path: &str) -> io::Result<()> {
         self.shared.files.lock().remove(path);
+        self.shared.left_out.lock().remove(path);
         self.below.unlink(path)
     }
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
