@@ -21,6 +21,7 @@ const PARTIAL: u8 = 2;
 const KEPT: u8 = 4;
 const IN_USE: u8 = 8;
 const CONFIRMED: u8 = 16;
+const EAGER: u8 = 32;
 /// Times of use from here on are no times but marks of the caller's.
 pub const MARKS: u32 = u32::MAX - 1;
 
@@ -161,6 +162,20 @@ impl Descriptor {
             self.flags.fetch_and(!KEPT, Ordering::AcqRel);
         }
     }
+    /// True when a sync found that writes to the block are to go to PM at once ([HiNFS] section 3.2). Volatile, false after
+    /// mount.
+    #[inline]
+    pub fn is_eager(&self) -> bool {
+        self.flags.load(Ordering::Acquire) & EAGER != 0
+    }
+    /// Sets [`Self::is_eager`].
+    pub fn set_eager(&self, eager: bool) {
+        if eager {
+            self.flags.fetch_or(EAGER, Ordering::AcqRel);
+        } else if self.is_eager() {
+            self.flags.fetch_and(!EAGER, Ordering::AcqRel);
+        }
+    }
     /// Clears the flags of a block that gets new content.
     pub(crate) fn clear_flags(&self) {
         if self.flags.load(Ordering::Acquire) != 0 {
@@ -271,6 +286,7 @@ mod tests {
             if flags & CONFIRMED != 0 {
                 block.set_confirmed();
             }
+            block.set_eager(flags & EAGER != 0);
             block
         };
         let shown = |block: &Descriptor| {
@@ -278,12 +294,13 @@ mod tests {
             let told = bit(block.is_clean(), CLEAN)
                 | bit(block.may_be_partial(), PARTIAL)
                 | bit(block.is_kept(), KEPT)
-                | bit(block.is_confirmed(), CONFIRMED);
+                | bit(block.is_confirmed(), CONFIRMED)
+                | bit(block.is_eager(), EAGER);
             // Asking whether it is in use takes that away: last.
             told | bit(block.clear_in_use(), IN_USE)
         };
         type Change = fn(&Descriptor);
-        let changes: [(Change, u8, u8); 9] = [
+        let changes: [(Change, u8, u8); 11] = [
             (|block| block.set_clean(true), CLEAN, 0),
             (|block| block.set_clean(false), 0, CLEAN),
             (|block| block.set_partial(true), PARTIAL, 0),
@@ -292,14 +309,16 @@ mod tests {
             (|block| block.set_kept(false), 0, KEPT),
             (|block| block.set_in_use(), IN_USE, 0),
             (|block| block.set_confirmed(), CONFIRMED, 0),
-            (|block| block.clear_flags(), 0, 31),
+            (|block| block.set_eager(true), EAGER, 0),
+            (|block| block.set_eager(false), 0, EAGER),
+            (|block| block.clear_flags(), 0, 63),
         ];
-        for flags in 0..32 {
+        for flags in 0..64 {
             assert_eq!(shown(&with(flags)), flags);
             for (number, (change, on, off)) in changes.iter().enumerate() {
                 let block = with(flags);
                 change(&block);
-                assert_eq!(shown(&block), flags & !off | on, "change {number} of {flags:05b}");
+                assert_eq!(shown(&block), flags & !off | on, "change {number} of {flags:06b}");
             }
             let block = with(flags);
             assert_eq!(block.clear_in_use(), flags & IN_USE != 0);

@@ -8,9 +8,12 @@ use crate::sync_state::SyncState;
 use std::collections::{BTreeMap, HashMap};
 use terrace_format::{FileBlock, Ino};
 use terrace_runtime::sync::Mutex;
-use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
+use terrace_runtime::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const SHARDS: usize = 16;
+
+/// Places for times of syncs.
+const SYNCED: usize = 1024;
 
 /// The dirty blocks of one file, with the time since when each block is dirty.
 pub(crate) struct File {
@@ -63,6 +66,10 @@ pub(crate) struct DirtyFiles {
     states: Vec<AtomicU64>,
     /// Most states of a shard.
     most_states: AtomicU64,
+    /// Whether states were dropped, as there were too many.
+    has_dropped: AtomicBool,
+    /// The last sync of the files of a place; 0: none.
+    synced_ns: Vec<AtomicU64>,
 }
 
 impl DirtyFiles {
@@ -71,6 +78,8 @@ impl DirtyFiles {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             states: (0..SHARDS).map(|_| AtomicU64::new(0)).collect(),
             most_states: AtomicU64::new(0),
+            has_dropped: AtomicBool::new(false),
+            synced_ns: (0..SYNCED).map(|_| AtomicU64::new(0)).collect(),
         }
     }
 
@@ -124,7 +133,24 @@ impl DirtyFiles {
         let added = (file.states.len() - before) as u64;
         if added > 0 && count.fetch_add(added, Ordering::Relaxed) + added > most {
             count.fetch_sub(drop_oldest(&mut files, most), Ordering::Relaxed);
+            self.has_dropped.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// Whether states were dropped, as there were too many.
+    #[inline]
+    pub(crate) fn has_dropped(&self) -> bool {
+        self.has_dropped.load(Ordering::Relaxed)
+    }
+
+    /// Notes a sync of a file.
+    pub(crate) fn note_synced(&self, ino: Ino, now_ns: u64) {
+        self.synced_ns[ino.0 as usize % SYNCED].store(now_ns.max(1), Ordering::Relaxed);
+    }
+
+    /// The last sync of a file, or of another file of its place.
+    pub(crate) fn synced_ns(&self, ino: Ino) -> Option<u64> {
+        Some(self.synced_ns[ino.0 as usize % SYNCED].load(Ordering::Relaxed)).filter(|at| *at > 0)
     }
 
     /// Drops the states of an earlier file of an inode.

@@ -2,6 +2,7 @@
 //! benefit model).
 
 use crate::header::Lines;
+use terrace_format::FileBlock;
 
 /// Nanoseconds that memory takes for a line.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -60,12 +61,22 @@ pub struct SyncVerdicts {
     pub copied_twice: u64,
 }
 
+/// The choices of a sync.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Judged {
+    /// All choices, counted.
+    pub verdicts: SyncVerdicts,
+    /// Blocks with another choice than before, or with their first: whether they are eager.
+    pub new: Vec<(FileBlock, bool)>,
+}
+
 impl SyncState {
     pub(crate) fn new() -> SyncState {
         SyncState { written: 0, direct: Lines::default(), last_ns: 0, is_eager: None }
     }
 
-    /// Chooses at the begin of a sync; `dirty`: lines of the page, if the block has one.
+    /// Chooses at the begin of a sync; `dirty`: lines of the page, if the block has one. Gives whether the block is eager, if it
+    /// was not known before.
     pub(crate) fn judge(
         &mut self,
         dirty: Lines,
@@ -73,7 +84,7 @@ impl SyncState {
         costs: LineCosts,
         ages: SyncAges,
         verdicts: &mut SyncVerdicts,
-    ) {
+    ) -> Option<bool> {
         let is_old = now_ns.saturating_sub(self.last_ns) >= ages.old_ns;
         let direct = if is_old { Lines::default() } else { self.direct };
         let flushed = u64::from(dirty.union(direct).0.count_ones());
@@ -89,6 +100,8 @@ impl SyncState {
             }
             false => verdicts.lazy += 1,
         }
-        (self.written, self.direct, self.is_eager) = (0, Lines::default(), Some(is_eager));
+        (self.written, self.direct) = (0, Lines::default());
+        let before = self.is_eager.replace(is_eager);
+        (before != Some(is_eager)).then_some(is_eager)
     }
 }

@@ -7,7 +7,7 @@
 
 use crate::block_cache::BlockCache;
 use crate::header::{Lines, PageKey};
-use crate::sync_state::{LineCosts, SyncAges, SyncState, SyncVerdicts};
+use crate::sync_state::{Judged, LineCosts, SyncAges, SyncState};
 use terrace_format::{FileBlock, Ino};
 
 impl BlockCache {
@@ -59,12 +59,13 @@ impl BlockCache {
         now_ns: u64,
         costs: LineCosts,
         ages: SyncAges,
-    ) -> SyncVerdicts {
-        let mut verdicts = SyncVerdicts::default();
+    ) -> Judged {
+        let mut judged = Judged::default();
+        self.files.note_synced(ino, now_ns);
         let blocks = {
             let mut files = self.files.shard(ino).lock();
             let Some(file) = files.get_mut(&ino).filter(|file| file.generation == generation) else {
-                return verdicts;
+                return judged;
             };
             file.synced_ns = Some(now_ns);
             std::mem::take(&mut file.since_sync)
@@ -73,14 +74,39 @@ impl BlockCache {
         let flushed: Vec<(FileBlock, Lines)> = blocks.iter().map(|block| (*block, dirty(block))).collect();
         let mut files = self.files.shard(ino).lock();
         let Some(file) = files.get_mut(&ino).filter(|file| file.generation == generation) else {
-            return verdicts;
+            return judged;
         };
         for (block, dirty) in flushed {
             if let Some(state) = file.states.get_mut(&block) {
-                state.judge(dirty, now_ns, costs, ages, &mut verdicts);
+                let new = state.judge(dirty, now_ns, costs, ages, &mut judged.verdicts);
+                judged.new.extend(new.map(|is_eager| (block, is_eager)));
             }
         }
-        verdicts
+        judged
+    }
+
+    /// Whether the state of a block has a choice.
+    pub fn has_choice(&self, key: PageKey) -> bool {
+        let files = self.files.shard(key.ino).lock();
+        let file = files.get(&key.ino).filter(|file| file.generation == key.generation);
+        file.and_then(|file| file.states.get(&key.block)).is_some_and(|state| state.is_eager.is_some())
+    }
+
+    /// Whether states were dropped since the mount, as there were too many.
+    #[inline]
+    pub fn has_dropped_states(&self) -> bool {
+        self.files.has_dropped()
+    }
+
+    /// Whether a file had a sync less than `ages.idle_ns` ago, for files without a state too. Rarely the sync of another file
+    /// counts as well.
+    pub fn is_synced(&self, ino: Ino, now_ns: u64, ages: SyncAges) -> bool {
+        self.files.synced_ns(ino).is_some_and(|at| now_ns.saturating_sub(at) < ages.idle_ns)
+    }
+
+    /// Files with a dirty page or a state.
+    pub fn indexed_files(&self) -> usize {
+        self.files.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
     /// Dirty lines of a page.
@@ -114,7 +140,7 @@ impl BlockCache {
 mod tests {
     use crate::block_cache::BlockCache;
     use crate::header::{Lines, PageKey};
-    use crate::sync_state::{LineCosts, SyncAges};
+    use crate::sync_state::{Judged, LineCosts, SyncAges};
     use terrace_format::{FileBlock, Ino};
 
     const COSTS: LineCosts = LineCosts { dram_ns: 10.0, pm_ns: 200.0 };
@@ -143,11 +169,15 @@ mod tests {
             write(&cache, 2, Lines(0xff), 1);
         }
         assert_eq!(cache.sync_choice(key(1), 1, AGES), None, "no sync yet");
-        let verdicts = cache.judge_sync(Ino(5), 1, 2, COSTS, AGES);
+        let Judged { verdicts, mut new } = cache.judge_sync(Ino(5), 1, 2, COSTS, AGES);
         assert_eq!((verdicts.lazy, verdicts.eager, verdicts.lines), (1, 1, 64 + 24));
+        new.sort_unstable();
+        assert_eq!(new, [(FileBlock(1), true), (FileBlock(2), false)]);
         assert_eq!(cache.sync_choice(key(1), 3, AGES), Some(false));
         assert_eq!(cache.sync_choice(key(2), 3, AGES), Some(true));
         assert_eq!(cache.judge_sync(Ino(5), 1, 4, COSTS, AGES), Default::default(), "nothing was written");
+        write(&cache, 1, Lines::ALL, 5);
+        assert_eq!(cache.judge_sync(Ino(5), 1, 6, COSTS, AGES).new, [], "the same choice");
     }
 
     #[test]
@@ -163,7 +193,7 @@ mod tests {
     fn lines_of_an_old_ghost_count_as_written_back() {
         let cache = cache();
         write(&cache, 1, Lines::ALL, 1);
-        let verdicts = cache.judge_sync(Ino(5), 1, 40_000, COSTS, AGES);
+        let verdicts = cache.judge_sync(Ino(5), 1, 40_000, COSTS, AGES).verdicts;
         assert_eq!((verdicts.lazy, verdicts.eager), (1, 0));
     }
 
@@ -174,10 +204,13 @@ mod tests {
             write(&cache, at, Lines(1), at);
         }
         assert!(cache.sync_states() <= 1 << 10, "{}", cache.sync_states());
-        let verdicts = cache.judge_sync(Ino(5), 1, 5_000, COSTS, AGES);
+        assert!(cache.has_dropped_states());
+        let verdicts = cache.judge_sync(Ino(5), 1, 5_000, COSTS, AGES).verdicts;
         assert_eq!(verdicts.eager, cache.sync_states());
         assert_eq!(cache.sync_choice(key(4_999), 5_000, AGES), Some(false));
         cache.forget_syncs(Ino(5));
         assert_eq!(cache.sync_states(), 0);
+        assert!(cache.is_synced(Ino(5), 9_999, AGES) && !cache.is_synced(Ino(5), 10_000, AGES));
+        assert!(!cache.is_synced(Ino(6), 5_000, AGES));
     }
 }

@@ -7,6 +7,7 @@ use terrace_runtime::planted::{Mistake, planted};
 use terrace_store::error::{FsError, FsResult};
 use terrace_store::inode::slot::load;
 use terrace_store::pressure::buffer::has_lazy_writes;
+use terrace_store::steering::kept_choices::keep_choices;
 use terrace_store::steering::learn::expect_use;
 use terrace_store::steering::learn::{judge_sync, note_fsync};
 use terrace_store::store::Store;
@@ -32,10 +33,10 @@ pub fn fsync(store: &Store, ino: Ino, _data_only: bool, wait: Wait) -> FsResult<
         return Err(FsError::WouldBlock);
     }
     note_fsync(store, ino);
-    judge_sync(store, ino);
-    if is_waiting {
-        write_back_noted(store, ino, wait)?;
-    }
+    let choices = judge_sync(store, ino);
+    let written = if is_waiting { write_back_noted(store, ino, wait) } else { Ok(()) };
+    keep_choices(store, ino, &choices);
+    written?;
     barrier(store)
 }
 

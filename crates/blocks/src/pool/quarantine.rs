@@ -28,6 +28,15 @@ impl BlockPool {
     pub fn quarantine_for(&self, block: PmBlock, new: PmBlock) {
         debug_assert!(block != new, "PM block {block} replaces itself");
         self.quarantine_as(block, self.descriptor(new).version());
+        self.keep_choice(block, new);
+    }
+
+    /// A block that replaces another one takes its choice between lazy and eager writes over.
+    #[inline]
+    pub fn keep_choice(&self, old: PmBlock, new: PmBlock) {
+        if self.descriptor(old).is_eager() {
+            self.descriptor(new).set_eager(true);
+        }
     }
 
     fn quarantine_as(&self, block: PmBlock, version: u64) {

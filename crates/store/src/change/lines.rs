@@ -104,7 +104,7 @@ pub(crate) fn stage_lines<'a>(
             content[begin..end].copy_from_slice(&part.content(begin, end));
             let hull = lines.hull();
             staged.store(new, hull.start as u64, content[hull].to_vec())?;
-            staged.release(old.block);
+            staged.release_for(old.block, new);
         }
     }
     let lines = if planted(Mistake::LinesLostAtUnion) { touched } else { lines };

@@ -52,7 +52,7 @@ pub fn merge_dirty(
             Owner::File { ino: inode.ino, block: dirty.key.block, unwritten: false },
             lines,
         );
-        old.iter().for_each(|old| staged.release(old.block));
+        old.iter().for_each(|old| staged.release_for(old.block, new));
         return Ok(Mapping::written(new));
     }
     let mut content = completed(store, op, inode, dirty)?;
@@ -141,7 +141,7 @@ pub fn replace<'a>(
     let checksum = staged.store_content(new, content, covered(block.0 * BLOCK_SIZE, end))?;
     staged.own_content(new, Owner::File { ino: inode.ino, block, unwritten: false }, checksum);
     if let Some(old) = old {
-        staged.release(old.block);
+        staged.release_for(old.block, new);
     }
     Ok(Mapping::written(new))
 }

@@ -288,6 +288,12 @@ impl<'a> Staged<'a> {
         self.released.push(block);
     }
 
+    /// As [`Self::release`], of a block of a file that the new block `new` replaces.
+    pub(crate) fn release_for(&mut self, block: PmBlock, new: PmBlock) {
+        self.store.persistent.blocks().keep_choice(block, new);
+        self.release(block);
+    }
+
     /// Unlinks catalog leaves that this transaction emptied. Call last, before the commit.
     pub fn unlink_emptied(&mut self, shards: &mut ShardsWrite<'_>) -> Attempt<()> {
         let mut freed = Freed::default();

@@ -7,6 +7,7 @@ use crate::inode::tier_pin::pin_of;
 use crate::parts::dram::lazy_writes::LazyAblation;
 use crate::parts::steering::file_history::FileHistory;
 use crate::pressure::buffer::{has_buffer, has_lazy_writes};
+use crate::steering::kept_choices::kept_choice;
 use crate::store::Store;
 use crate::types::inode::Inode;
 use crate::types::segment::Segment;
@@ -64,7 +65,7 @@ fn is_chosen_lazy(store: &Store, inode: &Inode, block: FileBlock, flags: WriteFl
     }
     let now = store.clock.monotonic_ns();
     let choice = store.dram.cache().sync_choice(inode.page_key(block), now, lazy.ages());
-    choice.unwrap_or_else(|| !is_synchronous(store, inode))
+    choice.or_else(|| kept_choice(store, inode, block)).unwrap_or_else(|| !is_synchronous(store, inode))
 }
 
 /// Whether the predictors expect a sync soon of a file whose blocks were not synced yet: a mail is written once and synced

@@ -14,7 +14,7 @@ use crate::types::inode::Inode;
 use crate::types::segment::Segment;
 use crate::types::{BlockRange, WriteFlags};
 use terrace_cache::Lines;
-use terrace_format::{BLOCK_SIZE, Ino};
+use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_placement::write_size::Entry;
 use terrace_placement::{Home, Observation, prior};
 
@@ -115,18 +115,19 @@ pub fn note_lines(store: &Store, inode: &Inode, segment: &Segment<'_>, flags: Wr
     }
 }
 
-/// Chooses between lazy and eager for the blocks of a file that were written since its last sync, at the begin of a sync.
-pub fn judge_sync(store: &Store, ino: Ino) {
+/// Chooses between lazy and eager for the blocks of a file that were written since its last sync, at the begin of a sync. Gives
+/// the new choices, for [`keep_choices`](super::kept_choices::keep_choices): whether the block is eager.
+pub fn judge_sync(store: &Store, ino: Ino) -> Vec<(FileBlock, bool)> {
     if !has_lazy_writes(store) {
-        return;
+        return Vec::new();
     }
     let _guard = store.inodes.locks().read(ino);
-    if let Ok(inode) = load(store, ino) {
-        let (lazy, now) = (store.dram.lazy_writes(), store.clock.monotonic_ns());
-        let generation = inode.slot.generation.get();
-        let verdicts = store.dram.cache().judge_sync(ino, generation, now, lazy.costs(), lazy.ages());
-        lazy.count(&verdicts);
-    }
+    let Ok(inode) = load(store, ino) else { return Vec::new() };
+    let (lazy, now) = (store.dram.lazy_writes(), store.clock.monotonic_ns());
+    let generation = inode.slot.generation.get();
+    let judged = store.dram.cache().judge_sync(ino, generation, now, lazy.costs(), lazy.ages());
+    lazy.count(&judged.verdicts);
+    judged.new
 }
 
 /// A file was fsynced.

@@ -1,0 +1,76 @@
+//! Choices between lazy and eager that outlive their states in the index (docs/write-buffer.md).
+
+use std::sync::Arc;
+use std::time::Duration;
+use terrace_engine::{BufferOptions, Engine, FsResult, LazyAblation, LazyOption, MountOptions, Simulation};
+use terrace_format::{BLOCK_SIZE, Ino};
+use terrace_store::types::{Wait, WriteFlags};
+use terrace_testkit::{ROOT, SimulatedPool, create, fill, read_all};
+
+const BLOCK: usize = BLOCK_SIZE as usize;
+
+/// A mount with room for two states in each shard of the index.
+fn mount(pool: &SimulatedPool) -> Arc<Engine> {
+    let buffer = BufferOptions {
+        bytes: 64 * BLOCK_SIZE,
+        lazy: LazyOption::On,
+        ablation: LazyAblation::Published,
+        ..Default::default()
+    };
+    pool.mount_with(MountOptions { buffer, ..MountOptions::default() })
+}
+
+/// Writes `length` bytes at the begin of a block; gives the pages that wait afterwards.
+fn write(fs: &Engine, ino: Ino, block: u64, length: usize) -> FsResult<u64> {
+    fs.write(ino, block * BLOCK_SIZE, &fill(length, block as u8), WriteFlags::default(), Wait::Allowed)?;
+    Ok(fs.accounts()?.lazy_pages)
+}
+
+/// Makes blocks eager: one write for each sync.
+fn make_eager(fs: &Engine, ino: Ino, blocks: std::ops::Range<u64>) -> FsResult<()> {
+    for block in blocks {
+        write(fs, ino, block, BLOCK)?;
+        fs.fsync(ino, false, Wait::Allowed)?;
+    }
+    assert!(fs.store.dram.cache().sync_states() <= 2, "states were dropped");
+    Ok(())
+}
+
+#[test]
+fn an_eager_block_without_a_state_stays_eager_until_the_unmount() -> FsResult<()> {
+    let pool = SimulatedPool::new(4 << 20, 64);
+    let fs = mount(&pool);
+    let ino = create(&fs, ROOT, "file");
+    make_eager(&fs, ino, 0..9)?;
+    let found = fs.whereabouts(ino)?;
+    assert_eq!((found.judged_blocks, found.eager_blocks), (9, 9));
+    // A whole new block, a part of a block, and again after that: the flag moves with the block.
+    for (block, length) in [(0, BLOCK), (1, 100), (0, BLOCK), (1, 100), (2, 2 * BLOCK)] {
+        assert_eq!(write(&fs, ino, block, length)?, 0, "block {block} is eager");
+        make_eager(&fs, ino, 6..9)?;
+    }
+    assert_eq!(write(&fs, ino, 9, BLOCK)?, 1, "a new block is lazy");
+    fs.fsync(ino, false, Wait::Allowed)?;
+    pool.clock.advance(Duration::from_secs(5));
+    assert_eq!(write(&fs, ino, 0, BLOCK)?, 1, "without a sync for long a file is lazy");
+    fs.unmount()?;
+    let fs = mount(&pool);
+    make_eager(&fs, ino, 4..9)?;
+    assert_eq!(write(&fs, ino, 1, BLOCK)?, 1, "after a mount a block is lazy");
+    assert_eq!(read_all(&fs, ino)?[..BLOCK], fill(BLOCK, 0));
+    pool.assert_clean_after(&fs)
+}
+
+#[test]
+fn a_block_loses_its_flag_when_a_sync_chooses_lazy() -> FsResult<()> {
+    let pool = SimulatedPool::new(4 << 20, 64);
+    let fs = mount(&pool);
+    let ino = create(&fs, ROOT, "file");
+    make_eager(&fs, ino, 0..6)?;
+    // Five stores of each line for one sync.
+    (0..5).try_for_each(|_| write(&fs, ino, 0, BLOCK).map(drop))?;
+    make_eager(&fs, ino, 3..6)?;
+    assert_eq!(fs.whereabouts(ino)?.eager_blocks, 5);
+    assert_eq!(write(&fs, ino, 0, BLOCK)?, 1);
+    Ok(())
+}

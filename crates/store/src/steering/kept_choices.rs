@@ -1,0 +1,36 @@
+//! Choices between lazy and eager that outlive the states of blocks in the index: a flag in the descriptor of the PM block, which
+//! a new block takes over from the block that it replaces ([HiNFS] section 3.2). Volatile: after a mount every block is lazy.
+
+use crate::inode::slot::load;
+use crate::store::Store;
+use crate::types::inode::Inode;
+use terrace_format::{FileBlock, Ino};
+
+/// Keeps the choices of a sync that are new. Called after the sync has given the blocks their places, without locks. A block that
+/// cannot be looked up keeps none: it is a hint.
+pub fn keep_choices(store: &Store, ino: Ino, eager: &[(FileBlock, bool)]) {
+    if eager.is_empty() {
+        return;
+    }
+    let _guard = store.inodes.locks().read(ino);
+    let Ok(inode) = load(store, ino) else { return };
+    for (block, is_eager) in eager {
+        if let Ok(Some(mapping)) = store.persistent.map().lookup(&inode.map(), *block) {
+            store.persistent.blocks().descriptor(mapping.block).set_eager(*is_eager);
+        }
+    }
+}
+
+/// Whether a block is lazy, by the flag of its PM block; `None`: it is not flagged. For a block without a state in the index. The
+/// caller holds the inode's lock.
+pub(crate) fn kept_choice(store: &Store, inode: &Inode, block: FileBlock) -> Option<bool> {
+    let cache = store.dram.cache();
+    // While no state was dropped the states have all choices.
+    if !cache.has_dropped_states() {
+        return None;
+    }
+    let mapping = store.persistent.map().lookup(&inode.map(), block).ok()??;
+    let is_eager = store.persistent.blocks().descriptor(mapping.block).is_eager();
+    let (now, ages) = (store.clock.monotonic_ns(), store.dram.lazy_writes().ages());
+    is_eager.then(|| !cache.is_synced(inode.ino, now, ages))
+}
