@@ -25,7 +25,7 @@ mod superblock;
 mod unmount;
 
 pub use accounts::Accounts;
-pub use api::{Movements, Simulation};
+pub use api::{Mappings, Movements, Simulation};
 pub use background::Background;
 pub use engine::Engine;
 pub use memory_source::{Memory, MemorySource};

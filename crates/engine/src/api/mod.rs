@@ -2,9 +2,11 @@
 
 mod content;
 mod control;
+mod mappings;
 mod movements;
 mod names;
 mod simulation;
 
+pub use mappings::Mappings;
 pub use movements::Movements;
 pub use simulation::Simulation;

@@ -8,6 +8,7 @@ mod devices;
 mod full;
 mod lazy;
 mod lazy_choices;
+mod lazy_mapping;
 mod lazy_status;
 mod lines;
 mod model;

@@ -4,6 +4,7 @@ pub mod access_time;
 mod dram_page;
 pub mod fallocate;
 pub mod intents;
+pub mod mapping;
 pub mod punch;
 pub mod read;
 pub mod seek;

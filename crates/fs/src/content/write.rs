@@ -3,6 +3,7 @@
 //! `steering::choose_home` has the conditions in order. A writer that meets dirty bytes before the write, or a full tier,
 //! hands back here.
 
+use crate::content::mapping::expect_pages;
 use crate::content::write_dram::{write_buffered, write_lazy};
 use crate::content::write_pm::{Rest, write_pm};
 use crate::content::write_whole_block::{WholeBlock, write_whole_block};
@@ -48,6 +49,9 @@ pub fn write(
     }
     let data = &data[..data.len().min(room.try_into().unwrap_or(usize::MAX))];
     expect_use(store, ino);
+    if flags.pages {
+        expect_pages(store, ino, wait)?;
+    }
     let whole = Segment { offset, length: data.len() as u64, data: Some(data) };
     let mut home = None;
     if is_pm_short(store) {

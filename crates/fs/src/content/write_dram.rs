@@ -229,6 +229,9 @@ fn try_buffer(
         return Err(Error::Stopped.into());
     }
     let _guard = store.inodes.locks().write(ino);
+    if home == Home::Pm && store.dram.mapped_files().has(ino) {
+        return Ok(None);
+    }
     let inode = load_regular(store, ino)?;
     if flags.kill_set_id {
         expect_no_capability(store, &inode)?;

@@ -116,6 +116,7 @@ pub fn release(store: &Store, ino: Ino, front_end: &mut dyn FrontEnd) {
     let left = store.inodes.open_files().release(ino, |note| front_end.closed(note));
     if !left.is_open {
         note_close(store, ino);
+        store.dram.mapped_files().closed(ino);
     }
     if !left.is_referenced {
         queue_if_orphan(store, ino);

@@ -143,5 +143,6 @@ pub fn forget_dirty(store: &Store, inode: &Inode) {
         store.dram.volatile_sizes().remove(inode.ino);
     }
     store.dram.cache().forget_syncs(inode.ino);
+    store.dram.mapped_files().forget(inode.ino);
     store.dram.write_back().forget(inode.ino);
 }

@@ -45,7 +45,10 @@ fn is_behind_dirty(inode: &Inode, segment: &Segment<'_>, flags: WriteFlags) -> b
 /// inode's lock.
 #[inline]
 pub fn is_lazy(store: &Store, inode: &Inode, block: FileBlock, flags: WriteFlags) -> bool {
-    has_lazy_writes(store) && !flags.sync && is_chosen_lazy(store, inode, block, flags)
+    has_lazy_writes(store)
+        && !flags.sync
+        && !store.dram.mapped_files().has(inode.ino)
+        && is_chosen_lazy(store, inode, block, flags)
 }
 
 /// The choice of a write without O_SYNC.

@@ -4,6 +4,7 @@ pub mod cold_versions;
 pub mod kept_copies;
 pub mod lazy_counts;
 pub mod lazy_writes;
+pub mod mapped_files;
 pub mod promotions;
 pub mod read_ahead;
 pub mod volatile_size;
@@ -13,6 +14,7 @@ pub mod write_errors;
 use cold_versions::ColdVersions;
 use kept_copies::Kept;
 use lazy_writes::LazyWrites;
+use mapped_files::MappedFiles;
 use promotions::Promotions;
 use read_ahead::ReadAhead;
 use terrace_cache::BlockCache;
@@ -27,6 +29,7 @@ pub struct Dram {
     read_ahead: ReadAhead,
     write_back: WriteBack,
     lazy_writes: LazyWrites,
+    mapped_files: MappedFiles,
     promotions: Promotions,
     kept_copies: Kept,
 }
@@ -47,6 +50,7 @@ impl Dram {
             read_ahead,
             write_back,
             lazy_writes,
+            mapped_files: MappedFiles::default(),
             promotions: Promotions::default(),
             kept_copies: Kept::default(),
         }
@@ -86,6 +90,12 @@ impl Dram {
     #[inline]
     pub fn lazy_writes(&self) -> &LazyWrites {
         &self.lazy_writes
+    }
+
+    /// Files that programs have mapped: their writes are eager.
+    #[inline]
+    pub fn mapped_files(&self) -> &MappedFiles {
+        &self.mapped_files
     }
 
     /// Cold blocks that were read again and are to come into PM.
