@@ -7,6 +7,7 @@ mod data_checksum;
 mod devices;
 mod full;
 mod lazy;
+mod lazy_attacks;
 mod lazy_choices;
 mod lazy_mapping;
 mod lazy_status;
