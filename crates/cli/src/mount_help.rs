@@ -21,7 +21,7 @@ Memory:
   cache=auto|SIZE           copies of blocks of lower tiers (auto)
   kernel_cache=SIZE         files of the fast tier in the kernel's page cache (half of memory)
   buffer=SIZE               writes that wait in DRAM, for a lower tier or lazily (64M)
-  lazy=auto|on|off          whether writes of the fast tier wait there, too: where it is slow, always, never (off)
+  lazy=auto|on|off          whether writes of the fast tier wait there, too: where it is slow, always, never (auto)
   lazy_low=PERCENT, lazy_high=PERCENT
                             room of the buffer left free at which what waits there is written, and at which enough is (5, 20)
   lazy_period=TIME, lazy_age=TIME

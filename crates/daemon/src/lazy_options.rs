@@ -65,10 +65,12 @@ fn lazy_named(name: &str) -> Option<LazyOption> {
     named.into_iter().find(|(found, _)| *found == name).map(|(_, option)| option)
 }
 
-/// Refuses marks that contradict each other, and lazy writes and marks where no write can wait. `mark`: a given mark.
-/// Marks beside `lazy=off` are for writes that wait for a lower tier.
-pub(crate) fn check(options: &MountOptions, mark: Option<&str>) -> Result<(), String> {
+/// Refuses marks that contradict each other, and lazy writes and marks where no write can wait. `given`: the names of the
+/// options that were given. Marks beside `lazy=off` are for writes that wait for a lower tier.
+pub(crate) fn check(options: &MountOptions, given: &[&str]) -> Result<(), String> {
+    let mark = given.iter().find(|name| **name != "lazy").copied();
     let given = match options.buffer.lazy {
+        _ if !given.contains(&"lazy") => mark,
         LazyOption::On => Some("lazy=on"),
         LazyOption::Auto => Some("lazy=auto"),
         LazyOption::Off => mark,

@@ -35,8 +35,8 @@ pub struct Options {
     pub emulation: Emulation,
     /// The way of requests.
     pub way_in: WayIn,
-    /// A mark of write-back that was given.
-    lazy_mark: Option<&'static str>,
+    /// Options of [`lazy_options`] that were given.
+    lazy_given: Vec<&'static str>,
 }
 
 /// Words for fstab, mount(8) and systemd, which Terrace ignores.
@@ -95,7 +95,7 @@ impl Options {
         }
         options.fs.parameters.check().map_err(misfit)?;
         fits_in_memory(&options.fs, memory_bytes()).map_err(misfit)?;
-        lazy_options::check(&options.fs, options.lazy_mark).map_err(misfit)?;
+        lazy_options::check(&options.fs, &options.lazy_given).map_err(misfit)?;
         Ok(options)
     }
 
@@ -111,7 +111,7 @@ impl Options {
             log: None,
             emulation: Emulation::default(),
             way_in: WayIn::default(),
-            lazy_mark: None,
+            lazy_given: Vec::new(),
         };
         for list in lists {
             for word in list.as_bytes().split(|&byte| byte == b',').filter(|word| !word.is_empty()) {
@@ -233,7 +233,7 @@ impl Options {
             }
             lazy if lazy_options::known(lazy).is_some() => {
                 lazy_options::take(&mut self.fs.buffer, lazy, value).map_err(wrong)?;
-                self.lazy_mark = lazy_options::known(lazy).filter(|name| *name != "lazy").or(self.lazy_mark);
+                self.lazy_given.extend(lazy_options::known(lazy));
             }
             way if WayIn::knows(way) => self.way_in.take(way, value).map_err(wrong)?,
             "metadata" if value == "pm" => self.fs.metadata_moves = MetadataMoves::Never,
@@ -343,6 +343,9 @@ mod tests {
         // Each option alone would not fit the default of the other.
         assert!(parse("lazy_low=30,lazy_high=40,lazy_age=2,lazy_period=2").is_ok());
         assert!(parse("lazy=off,lazy_low=10").is_ok(), "writes for a lower tier wait as well");
+        for words in ["buffer=0", "ro"] {
+            assert_eq!(parse(words).map(|options| options.fs.buffer.lazy), Ok(LazyOption::Auto), "{words}");
+        }
         let options = parse("policy=write-only,sync_blocks=8,large_after=0,large_min=32K");
         let options = options.unwrap_or_else(|failure| unreachable!("{failure:?}"));
         assert_eq!(options.fs.policy, Some(PolicyKind::WRITE_ONLY));
@@ -401,6 +404,7 @@ mod tests {
             ("buffer=1000T", "of memory of this machine"),
             ("lazy=maybe", "must be auto, on or off"),
             ("lazy=on,buffer=0", "lazy=on: needs a buffer"),
+            ("buffer=0,lazy=auto", "lazy=auto: needs a buffer"),
             ("lazy=auto,ro", "lazy=auto: a mount with ro changes nothing"),
             ("lazy_low=0", "lazy_low=0: must be a percentage, from 1 to 99"),
             ("lazy_high=100%", "from 1 to 99"),

@@ -19,7 +19,7 @@
 use crate::failure::Outcome;
 use serde::Serialize;
 use std::path::PathBuf;
-use terrace_engine::{Ablation, MountOptions, PolicyKind};
+use terrace_engine::{Ablation, LazyOption, MountOptions, PolicyKind};
 use terrace_media::pm::PmSpeed;
 
 /// A kind of file system.
@@ -113,7 +113,8 @@ pub struct Tuning {
     pub map: Option<&'static str>,
     /// A partial write of a cold block reads the block first. In process only: there is no such mount option.
     pub no_partial_shadows: bool,
-    /// Whether writes with home PM may wait in DRAM, as the mount option `lazy` has it.
+    /// Whether writes with home PM may wait in DRAM, as the mount option `lazy` has it; without a word `off`
+    /// on emulated PM, so that rows about other things go on to measure writes to PM.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lazy: Option<&'static str>,
     /// Most bytes of dirty pages.
@@ -135,7 +136,7 @@ impl Tuning {
         words.extend(self.threshold_percent.map(|percent| format!("threshold={percent}")));
         words.extend(self.sync_blocks.map(|blocks| format!("sync_blocks={blocks}")));
         words.extend(self.prefetch_bytes.map(|bytes| format!("prefetch={bytes}")));
-        words.extend(self.lazy.map(|lazy| format!("lazy={lazy}")));
+        words.extend(self.lazy().map(|lazy| format!("lazy={lazy}")));
         words.extend(self.buffer_bytes.map(|bytes| format!("buffer={bytes}")));
         words.extend(self.data.map(|data| format!("data={data}")));
         words.extend(self.emulate_pm.as_ref().map(|speed| format!("emulate-pm={speed}")));
@@ -153,7 +154,16 @@ impl Tuning {
         options.ablation = self.ablation;
         options.prefetch_bytes = self.prefetch_bytes.unwrap_or(options.prefetch_bytes);
         options.no_partial_shadows = self.no_partial_shadows;
+        options.buffer.lazy = match self.lazy() {
+            Some("on") => LazyOption::On,
+            Some("off") => LazyOption::Off,
+            _ => LazyOption::Auto,
+        };
         Ok(options)
+    }
+
+    fn lazy(&self) -> Option<&'static str> {
+        self.lazy.or(self.emulate_pm.is_some().then_some("off"))
     }
 }
 

@@ -65,11 +65,11 @@ impl Default for BufferOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LazyOption {
     /// They may where PM was measured slow.
+    #[default]
     Auto,
     /// They may.
     On,
     /// Every write with home PM is in PM when it returns.
-    #[default]
     Off,
 }
 
