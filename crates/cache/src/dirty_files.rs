@@ -27,6 +27,8 @@ pub(crate) struct File {
     pub(crate) since_sync: Vec<FileBlock>,
     /// The last sync.
     pub(crate) synced_ns: Option<u64>,
+    /// The choice of the last sync for most of its blocks; `None` before the first.
+    pub(crate) is_eager: Option<bool>,
 }
 
 impl File {
@@ -38,6 +40,7 @@ impl File {
             states: BTreeMap::new(),
             since_sync: Vec::new(),
             synced_ns: None,
+            is_eager: None,
         }
     }
 
@@ -64,7 +67,7 @@ pub(crate) struct DirtyFiles {
     pub(crate) shards: Vec<Mutex<HashMap<Ino, File>>>,
     /// States of each shard.
     states: Vec<AtomicU64>,
-    /// Most states of a shard.
+    /// Most states of blocks without a page.
     most_states: AtomicU64,
     /// Whether states were dropped, as there were too many.
     has_dropped: AtomicBool,
@@ -110,7 +113,7 @@ impl DirtyFiles {
 
     /// Limits the number of states of all shards together.
     pub(crate) fn limit_states(&self, most: u64) {
-        self.most_states.store(most / SHARDS as u64, Ordering::Relaxed);
+        self.most_states.store(most, Ordering::Relaxed);
     }
 
     /// The number of states.
@@ -118,8 +121,9 @@ impl DirtyFiles {
         self.states.iter().map(|states| states.load(Ordering::Relaxed)).sum()
     }
 
-    /// Changes the states of a file, and drops the oldest ones of its shard beyond the limit.
-    pub(crate) fn with_states(&self, key: PageKey, now_ns: u64, change: impl FnOnce(&mut File)) {
+    /// Changes the states of a file, and drops the oldest states beyond the limit. `pages`: blocks with a page, whose states do
+    /// not count.
+    pub(crate) fn with_states(&self, key: PageKey, pages: u64, now_ns: u64, change: impl FnOnce(&mut File)) {
         let most = self.most_states.load(Ordering::Relaxed);
         if most == 0 {
             return;
@@ -131,10 +135,23 @@ impl DirtyFiles {
         let before = file.states.len();
         change(file);
         let added = (file.states.len() - before) as u64;
-        if added > 0 && count.fetch_add(added, Ordering::Relaxed) + added > most {
-            count.fetch_sub(drop_oldest(&mut files, most), Ordering::Relaxed);
-            self.has_dropped.store(true, Ordering::Relaxed);
+        drop(files);
+        if added > 0 {
+            count.fetch_add(added, Ordering::Relaxed);
+            let (all, most) = (self.states(), most + pages);
+            if all > most {
+                self.drop_oldest(all - most + most / SHARDS as u64);
+            }
         }
+    }
+
+    /// Drops about as many states as told, of the shard that has most: a single file may have nearly all.
+    fn drop_oldest(&self, wanted: u64) {
+        let count = |shard: &usize| self.states[*shard].load(Ordering::Relaxed);
+        let fullest = (0..SHARDS).max_by_key(count).unwrap_or(0);
+        let gone = drop_oldest(&mut self.shards[fullest].lock(), wanted);
+        self.states[fullest].fetch_sub(gone, Ordering::Relaxed);
+        self.has_dropped.store(true, Ordering::Relaxed);
     }
 
     /// Whether states were dropped, as there were too many.
@@ -182,10 +199,13 @@ impl DirtyFiles {
     }
 }
 
-/// Drops the states with the earliest last writes, an eighth of them at once: so each costs little. Gives their number.
-fn drop_oldest(files: &mut HashMap<Ino, File>, most: u64) -> u64 {
+/// Drops the states with the earliest last writes, as many as wanted, but at most half of them. Gives their number.
+fn drop_oldest(files: &mut HashMap<Ino, File>, wanted: u64) -> u64 {
     let mut times: Vec<u64> = files.values().flat_map(File::state_times).collect();
-    let drop = times.len().saturating_sub((most - most / 8) as usize).clamp(1, times.len().max(1));
+    if times.is_empty() {
+        return 0;
+    }
+    let drop = (wanted as usize).min(times.len() / 2).max(1);
     let (_, cutoff, _) = times.select_nth_unstable(drop - 1);
     let cutoff = *cutoff;
     let gone = files.values_mut().map(|file| file.drop_states_before(cutoff)).sum();

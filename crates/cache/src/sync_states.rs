@@ -9,6 +9,7 @@ use crate::block_cache::BlockCache;
 use crate::header::{Lines, PageKey};
 use crate::sync_state::{Judged, LineCosts, SyncAges, SyncState};
 use terrace_format::{FileBlock, Ino};
+use terrace_placement::Home;
 
 impl BlockCache {
     /// Limits the number of states.
@@ -25,7 +26,7 @@ impl BlockCache {
         is_direct: bool,
         now_ns: u64,
     ) {
-        self.files.with_states(first, now_ns, |file| {
+        self.files.with_states(first, self.dirty_pages_of(Home::Pm), now_ns, |file| {
             for (block, lines) in written {
                 let state = file.states.entry(block).or_insert_with(SyncState::new);
                 if state.written == 0 {
@@ -48,6 +49,15 @@ impl BlockCache {
         let is_eager = file.states.get(&key.block)?.is_eager?;
         let is_synced = file.synced_ns.is_some_and(|at| now_ns.saturating_sub(at) < ages.idle_ns);
         Some(!(is_eager && is_synced))
+    }
+
+    /// The choice for a block that no sync has covered yet, by the last sync of its file: whether it is lazy, as most blocks of
+    /// that sync; `None` before the first sync. The caller holds the inode's lock.
+    pub fn file_choice(&self, key: PageKey, now_ns: u64, ages: SyncAges) -> Option<bool> {
+        let files = self.files.shard(key.ino).lock();
+        let file = files.get(&key.ino).filter(|file| file.generation == key.generation)?;
+        let is_synced = file.synced_ns.is_some_and(|at| now_ns.saturating_sub(at) < ages.idle_ns);
+        file.is_eager.map(|is_eager| !(is_eager && is_synced))
     }
 
     /// Chooses for the blocks of a file that were written since its last sync, at the begin of a sync. The caller holds the
@@ -81,6 +91,9 @@ impl BlockCache {
                 let new = state.judge(dirty, now_ns, costs, ages, &mut judged.verdicts);
                 judged.new.extend(new.map(|is_eager| (block, is_eager)));
             }
+        }
+        if judged.verdicts.eager + judged.verdicts.lazy > 0 {
+            file.is_eager = Some(judged.verdicts.eager > judged.verdicts.lazy);
         }
         judged
     }
@@ -181,6 +194,19 @@ mod tests {
     }
 
     #[test]
+    fn a_block_without_a_choice_follows_the_last_sync_of_its_file() {
+        let cache = cache();
+        write(&cache, 1, Lines::ALL, 1);
+        assert_eq!(cache.file_choice(key(9), 1, AGES), None, "no sync yet");
+        cache.judge_sync(Ino(5), 1, 2, COSTS, AGES);
+        assert_eq!(cache.file_choice(key(9), 3, AGES), Some(false));
+        assert_eq!(cache.file_choice(key(9), 2 + 5_000, AGES), Some(true), "no sync for long");
+        (0..9).for_each(|at| write(&cache, at % 3, Lines::ALL, 3));
+        cache.judge_sync(Ino(5), 1, 4, COSTS, AGES);
+        assert_eq!(cache.file_choice(key(9), 5, AGES), Some(true));
+    }
+
+    #[test]
     fn a_file_without_a_sync_for_long_is_lazy_again() {
         let cache = cache();
         write(&cache, 1, Lines::ALL, 1);
@@ -195,6 +221,13 @@ mod tests {
         write(&cache, 1, Lines::ALL, 1);
         let verdicts = cache.judge_sync(Ino(5), 1, 40_000, COSTS, AGES).verdicts;
         assert_eq!((verdicts.lazy, verdicts.eager), (1, 0));
+    }
+
+    #[test]
+    fn a_single_file_may_have_all_states() {
+        let cache = cache();
+        (0..1 << 10).for_each(|at| write(&cache, at, Lines(1), at));
+        assert_eq!((cache.sync_states(), cache.has_dropped_states()), (1 << 10, false));
     }
 
     #[test]

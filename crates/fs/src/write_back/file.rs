@@ -4,6 +4,7 @@
 use crate::write_back::group::{Written, write_back_blocks};
 use crate::write_back::into_pm::absorb;
 use crate::write_back::lazy::write_back_lazy;
+use crate::write_back::lazy_look::MOST_PAGES;
 use std::collections::BTreeSet;
 use std::time::Duration;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
@@ -78,12 +79,18 @@ pub(crate) fn blocks_with(store: &Store, ino: Ino, block: FileBlock) -> FsResult
         Some(first) if block > durable_block => first,
         _ => block,
     };
-    let mut blocks = store.dram.cache().dirty_blocks(ino, from, end, store.mode.group_blocks as usize);
-    if store.dram.cache().dirty_pages_of(Home::Pm) == 0 {
-        return Ok((Home::Block, blocks));
+    let cache = store.dram.cache();
+    if cache.dirty_pages_of(Home::Pm) == 0 {
+        return Ok((Home::Block, cache.dirty_blocks(ino, from, end, store.mode.group_blocks as usize)));
     }
-    let home_of = |block: &FileBlock| store.dram.cache().home_of(inode.page_key(*block));
-    let home = blocks.first().and_then(home_of).unwrap_or(Home::Block);
+    let home_of = |block: &FileBlock| cache.home_of(inode.page_key(*block));
+    let first = cache.next_dirty(ino, from, end);
+    let home = first.as_ref().and_then(home_of).unwrap_or(Home::Block);
+    let most = match home {
+        Home::Block => store.mode.group_blocks as usize,
+        Home::Pm => MOST_PAGES as usize,
+    };
+    let mut blocks = cache.dirty_blocks(ino, from, end, most);
     blocks.truncate(blocks.iter().take_while(|block| home_of(block) == Some(home)).count());
     Ok((home, blocks))
 }

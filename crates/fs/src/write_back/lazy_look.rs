@@ -24,7 +24,7 @@ use terrace_store::types::inode::Inode;
 use terrace_wal::Error;
 
 /// Most pages of a transaction.
-const MOST_PAGES: u64 = 128;
+pub(super) const MOST_PAGES: u64 = 128;
 
 /// Nanoseconds for which lines are stored in one hold of the shared lock: writers of the file wait as long.
 const HELD_NS: f64 = 200_000.0;

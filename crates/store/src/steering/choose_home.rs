@@ -66,17 +66,21 @@ fn is_chosen_lazy(store: &Store, inode: &Inode, block: FileBlock, flags: WriteFl
     if lazy.options().ablation == LazyAblation::Always {
         return true;
     }
-    let now = store.clock.monotonic_ns();
-    let choice = store.dram.cache().sync_choice(inode.page_key(block), now, lazy.ages());
-    choice.or_else(|| kept_choice(store, inode, block)).unwrap_or_else(|| !is_synchronous(store, inode))
+    let (now, key) = (store.clock.monotonic_ns(), inode.page_key(block));
+    let choice = store.dram.cache().sync_choice(key, now, lazy.ages());
+    choice.or_else(|| kept_choice(store, inode, block)).unwrap_or_else(|| {
+        if lazy.options().ablation == LazyAblation::Published {
+            return true;
+        }
+        let file = store.dram.cache().file_choice(key, now, lazy.ages());
+        file.unwrap_or_else(|| !is_synchronous(store, inode))
+    })
 }
 
 /// Whether the predictors expect a sync soon of a file whose blocks were not synced yet: a mail is written once and synced
 /// once, and by way of DRAM would be copied twice.
 fn is_synchronous(store: &Store, inode: &Inode) -> bool {
-    if store.dram.lazy_writes().options().ablation == LazyAblation::Published
-        || !store.steering.predictors_on()
-    {
+    if !store.steering.predictors_on() {
         return false;
     }
     let file = store.steering.file_histories().get(inode.ino, inode.slot.generation.get());

@@ -139,7 +139,7 @@ impl LazyWrites {
         SyncAges { old_ns: ns(self.options.age), idle_ns: ns(self.options.idle) }
     }
 
-    /// Most states of blocks: half as many as pages.
+    /// Most states of blocks without a page: half as many as pages.
     pub fn most_states(&self) -> u64 {
         if self.options.lazy == LazyOption::Off { 0 } else { self.options.bytes / BLOCK_SIZE / 2 }
     }
