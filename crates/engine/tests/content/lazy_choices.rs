@@ -47,6 +47,7 @@ fn an_eager_block_without_a_state_stays_eager_until_the_unmount() -> FsResult<()
     // A whole new block, a part of a block, and again after that: the flag moves with the block.
     for (block, length) in [(0, BLOCK), (1, 100), (0, BLOCK), (1, 100), (2, 2 * BLOCK)] {
         assert_eq!(write(&fs, ino, block, length)?, 0, "block {block} is eager");
+        assert_eq!(fs.whereabouts(ino)?.eager_blocks, 9, "block {block} after a write, before a sync");
         make_eager(&fs, ino, 6..9)?;
     }
     assert_eq!(write(&fs, ino, 9, BLOCK)?, 1, "a new block is lazy");
