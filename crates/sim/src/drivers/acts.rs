@@ -297,8 +297,12 @@ pub fn cases() -> (Vec<Case>, Vec<Case>) {
 pub const DRAM: Config =
     Config { name: "systematic-dram", home: Some(Home::Block), buffer: Buffer::BELOW, ..SMALL };
 
+/// Writes wait in DRAM for write-back into PM.
+pub const LAZY: Config =
+    Config { name: "systematic-lazy", home: Some(Home::Pm), buffer: Buffer::ALWAYS, ..SMALL };
+
 /// Pairs of a write that waits in DRAM and a later act: its write-back, a sync, or an operation on the same
-/// file. On the pool [`DRAM`].
+/// file. On the pools [`DRAM`] and [`LAZY`].
 pub fn waiting() -> Vec<Case> {
     let all = acts();
     let waits = |act: &&Act| matches!(act.action, Action::Op(Op::Write { sync: false, .. }));

@@ -4,7 +4,7 @@
 //! the shortest first, and in each the moments soon after the change.
 
 use crate::config::Config;
-use crate::drivers::acts::{Act, Case, DRAM, SMALL, acts, cases, make_different, settling};
+use crate::drivers::acts::{Act, Case, DRAM, LAZY, SMALL, acts, cases, make_different, settling};
 use crate::drivers::run::Wrong;
 use crate::drivers::systematic::{Effort, Explored, explore_on, prepared};
 use crate::drivers::{copies, fresh, log};
@@ -16,11 +16,12 @@ use terrace_media::ordering::{Change, OrderingKind, OrderingPoint};
 use terrace_runtime::sync::Mutex;
 
 /// The pools of the cases.
-const POOLS: [(&str, Config); 5] = [
+const POOLS: [(&str, Config); 6] = [
     ("", SMALL),
     (", data=ordered", Config { name: "systematic-ordered", data_ordered: true, ..SMALL }),
     (ONLY_PERSIST, Config { name: "systematic-persist", persist_only: true, ..SMALL }),
     (", writes wait in DRAM", DRAM),
+    (", lazy writes", LAZY),
     (", extent map", Config { name: "systematic-extent", map: MapKind::Extent, ..SMALL }),
 ];
 const ONLY_PERSIST: &str = ", only persist makes durable";
