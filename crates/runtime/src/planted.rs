@@ -72,6 +72,10 @@ pub enum Mistake {
     LazyPageStays,
     LazyUnconfirmed,
     PromiseEndsTwice,
+    CleanBeforeFence,
+    OneVersionInPlace,
+    SyncSkipsInFlight,
+    LaterWriteForgotten,
     ClaimIgnoresClaims,
 }
 
@@ -319,10 +323,30 @@ pub const MISTAKES: &[(Mistake, &str, &str)] = &[
         "promise-ends-twice",
         "the promise of a PM block to a lazy page is given back twice",
     ),
+    (
+        Mistake::CleanBeforeFence,
+        "clean-before-fence",
+        "a lazy page is installed and counts as clean before the lines of its write-back are fenced",
+    ),
 ];
 
 /// Mistakes that a model under the scheduler finds (crates/models); the simulator does not search for them.
 pub const MODELLED: &[(Mistake, &str, &str)] = &[
+    (
+        Mistake::OneVersionInPlace,
+        "one-version-in-place",
+        "the version of a block rises before the lines of a lazy page are stored in place, and not after the last of them",
+    ),
+    (
+        Mistake::SyncSkipsInFlight,
+        "sync-skips-in-flight",
+        "an fsync leaves lazy pages to the step that has them in flight, and returns before they are written",
+    ),
+    (
+        Mistake::LaterWriteForgotten,
+        "later-write-forgotten",
+        "a page whose copy is installed counts as clean, although a write came after the copy",
+    ),
     (
         Mistake::ClaimIgnoresQuarantine,
         "claim-ignores-quarantine",

@@ -1,12 +1,13 @@
 //! The pool's media: recorded PM and simulated devices that share a crash clock.
 
 use crate::old_content;
+use crate::subsets::{NEWEST, Random};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::{Arc, Weak, mpsc};
 use terrace_check::{Options, PoolView, Report, check};
-use terrace_engine::PoolMedia;
+use terrace_engine::{PoolMedia, read_superblock};
 use terrace_format::Geometry;
 use terrace_media::block::{DeviceImage, DeviceSnapshot, SimulatedDevice};
 use terrace_media::crash::{CrashClock, EventKind};
@@ -183,6 +184,27 @@ impl Media {
             }
         });
         Media::from_images(pm, devices, setup)
+    }
+
+    /// The media that a crash may leave in which the log is ahead of the data: all lines before the pool of PM blocks are newest,
+    /// and of the lines in these blocks none are, or all but few, by seed. A record that is durable before its data shows.
+    pub fn with_record_ahead(moment: &Moment, seed: u64, setup: &Setup) -> Media {
+        let (newest, mut random) = (moment.pm.in_epoch(u64::MAX), Random(seed));
+        let medium = RecordedPm::from_image(newest.durable.clone());
+        let superblock = read_superblock(&medium, true).map(|(superblock, _)| superblock);
+        let superblock = superblock.unwrap_or_else(|refused| panic!("no superblock: {refused}"));
+        let pool = superblock.geometry().first_pool_block().offset();
+        let keeps_most = random.below(2) == 1;
+        let states: Vec<usize> = newest
+            .pending
+            .iter()
+            .map(|line| {
+                let is_kept = line.offset() < pool || keeps_most && random.below(8) > 0;
+                if is_kept { NEWEST } else { 0 }
+            })
+            .collect();
+        let devices = moment.device_images(DeviceSnapshot::image_all);
+        Media::from_images(newest.image_here(&|line| states[line]), devices, setup)
     }
 
     /// The setup of these media.

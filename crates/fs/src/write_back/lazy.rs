@@ -17,6 +17,7 @@ use terrace_blocks::{Claim, Purpose, Target};
 use terrace_cache::DirtyPage;
 use terrace_format::table::DataChecksum;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino, LineMask, PmBlock};
+use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::{interleave, pause};
 use terrace_store::attempt::with_pages::with_pages;
 use terrace_store::change::give_back::give_back_unless_named;
@@ -48,7 +49,9 @@ pub(crate) fn write_back_lazy(
     interleave::point("lazy:streamed");
     let mut written = Written { others: look.others, ..Written::default() };
     if !look.pages.is_empty() {
-        store.persistent.pm().order();
+        if !planted(Mistake::CleanBeforeFence) {
+            store.persistent.pm().order();
+        }
         let installed = install_lazy(&look, wait);
         give_blocks_back(&mut look, installed.as_deref().unwrap_or_default());
         let installed = match installed {

@@ -1,5 +1,6 @@
 //! The judgement of images after a loss of power: a mount must show one of the allowed states.
 
+use crate::config::Config;
 use crate::judges::comparison::Comparison;
 use crate::media::Media;
 use crate::world::World;
@@ -38,13 +39,22 @@ impl World {
             self.known.cookies.clone(),
         );
         let mut choice = SmallRng::seed_from_u64(seed);
-        for side in 0..self.config.trouble.images {
-            let image: u64 = if side < 2 { side * 5 } else { choice.random() };
-            let media = Media::after(&moment, image, self.pool.media.setup());
+        let images = self.config.trouble.images;
+        for side in 0..images + images_with_record_ahead(&self.config) {
+            let (media, image) = match side.checked_sub(images) {
+                None => {
+                    let image: u64 = if side < 2 { side * 5 } else { choice.random() };
+                    (Media::after(&moment, image, self.pool.media.setup()), format!("{image:#x}"))
+                }
+                Some(turn) => {
+                    let media = Media::with_record_ahead(&moment, seed + turn, self.pool.media.setup());
+                    (media, format!("with the record ahead, {turn}"))
+                }
+            };
             if !self.seen.borrow_mut().insert(media.hash()) {
                 continue;
             }
-            self.note(format!("  image {image:#x}"));
+            self.note(format!("  image {image}"));
             self.look_at(media, &states);
             self.pool.steps.clear();
             self.pool.unmount_engine();
@@ -190,6 +200,12 @@ impl World {
         }
         compared
     }
+}
+
+/// Lazy write-back stores data in place and in new blocks before the record. Random images seldom have the whole record and
+/// lack a line of the data.
+fn images_with_record_ahead(config: &Config) -> u64 {
+    if config.buffer.lazy && config.trouble.images > 0 { 2 } else { 0 }
 }
 
 /// A state that a mount showed, with the numbers and cookies that belong to it.
