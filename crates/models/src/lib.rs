@@ -10,6 +10,9 @@
 #![forbid(unsafe_code)]
 #![cfg(feature = "shuttle")]
 
+pub mod file;
+pub mod pool;
+
 use shuttle::scheduler::{PctScheduler, RandomScheduler, ReplayScheduler, Scheduler};
 use shuttle::{Config, FailurePersistence, Runner};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -20,6 +23,7 @@ use terrace_format::table::Owner;
 use terrace_format::{FileBlock, Geometry, Ino};
 use terrace_media::PmMedium;
 use terrace_media::pm::RecordedPm;
+use terrace_runtime::planted::{Mistake, plant};
 use terrace_wal::Wal;
 
 /// The numbers of schedules that a model tries.
@@ -88,6 +92,22 @@ pub fn explore(name: &str, schedules: Schedules, model: impl Fn() + Clone + Send
     run(name, "at random", RandomScheduler::new_from_seed(seed, count(schedules.random)), model.clone());
     let priorities = PctScheduler::new_from_seed(seed, DEPTH, count(schedules.priorities));
     run(name, "by priorities", priorities, model);
+}
+
+/// Whether a model is wrong in some schedule with a planted mistake. A thread of its own: one in which a schedule has failed
+/// fails in every later schedule, whatever the model.
+#[allow(clippy::disallowed_methods)] // the scheduler's own thread is none of the engine's
+pub fn finds(
+    name: &'static str,
+    mistake: Mistake,
+    schedules: Schedules,
+    model: impl Fn() + Clone + Send + Sync + 'static,
+) -> bool {
+    let wrong = move || {
+        plant(Some(mistake));
+        model();
+    };
+    std::thread::spawn(move || explore(name, schedules, wrong)).join().is_err()
 }
 
 /// Makes the state from which every schedule starts: engine code runs only under a scheduler.

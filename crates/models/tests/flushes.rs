@@ -10,16 +10,15 @@ use std::panic::Location;
 use std::sync::Arc;
 use terrace_check::{Options, PoolView, check};
 use terrace_engine::{
-    BufferOptions, Caller, DeviceClass, Engine, FormatOptions, MountOptions, NewDevice, PolicyKind,
-    PoolMedia, Simulation, Wait, WriteFlags, format, read_superblock,
+    BufferOptions, Engine, MountOptions, PolicyKind, PoolMedia, Simulation, Wait, WriteFlags, read_superblock,
 };
-use terrace_format::address::ROOT_INO;
 use terrace_format::{DeviceBlock, Ino};
 use terrace_media::block::{AlignedBlock, DeviceImage, Operation, SimulatedDevice, Times};
 use terrace_media::crash::CrashClock;
 use terrace_media::pm::{PmImage, RecordedPm};
 use terrace_media::{BlockMedium, MediaError};
-use terrace_models::{PM_SIZE, Schedules, UUID, below, explore, once};
+use terrace_models::pool::{make_file, make_pool};
+use terrace_models::{PM_SIZE, Schedules, below, explore, once};
 use terrace_placement::Home;
 use terrace_runtime::sync::Mutex;
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
@@ -117,26 +116,9 @@ fn written(times: usize) -> Vec<u8> {
 
 fn images() -> Images {
     let (pm, device) = (Arc::new(RecordedPm::new(PM_SIZE)), Arc::new(SimulatedDevice::new(65)));
-    let options = FormatOptions {
-        map: Default::default(),
-        label: String::new(),
-        uuid: UUID,
-        hash_key: [9; 16],
-        seal_secret: Some([9; 16]),
-        policy: PolicyKind::PREDICTIVE,
-        data_ordered: false,
-        data_checksums: false,
-        chunk_blocks: 8,
-        created_ns: 1,
-        root: Default::default(),
-        devices: vec![NewDevice { tier: 1, class: DeviceClass::Ssd, uuid: [2; 16], path: "/tier".into() }],
-    };
-    format(&media(&pm, &device), &options).unwrap();
+    make_pool(&media(&pm, &device));
     let fs = mount(media(&pm, &device), None);
-    let make = |name: String| {
-        let caller = Caller { uid: 0, gid: 0 };
-        fs.mknod(ROOT_INO, name.as_bytes(), 0o100644, 0, caller, W).unwrap().ino
-    };
+    let make = |name: String| make_file(&fs, &name).unwrap();
     let files = std::array::from_fn(|file| {
         let ino = make(format!("file{file}"));
         for block in 0..BLOCKS {

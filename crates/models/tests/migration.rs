@@ -8,20 +8,18 @@
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use terrace_check::{Options, PoolView, check};
 use terrace_engine::{
-    Allocate, BufferOptions, Caller, DeviceClass, Engine, FormatOptions, MountOptions, MoveRequest,
-    Movements, NewDevice, PolicyKind, PoolMedia, SetAttributes, Simulation, Wait, WriteFlags, format,
-    read_superblock,
+    Allocate, BufferOptions, Engine, MountOptions, MoveRequest, Movements, PolicyKind, PoolMedia,
+    SetAttributes, Simulation, Wait, WriteFlags, read_superblock,
 };
 use terrace_format::Ino;
-use terrace_format::address::ROOT_INO;
 use terrace_media::block::{DeviceImage, SimulatedDevice};
 use terrace_media::pm::{PmImage, RecordedPm};
-use terrace_models::{PM_SIZE, Schedules, UUID, below, explore, once};
+use terrace_models::file::{StatedFile, some_units, units};
+use terrace_models::pool::{make_file, make_pool, media};
+use terrace_models::{PM_SIZE, Schedules, below, explore, once};
 use terrace_placement::Parameters;
-use terrace_runtime::sync::Mutex;
 use terrace_runtime::thread::spawn;
 use terrace_runtime::{ManualClock, Step};
 
@@ -36,20 +34,8 @@ const ROUNDS: usize = 3;
 /// Pieces of requested movements in a round.
 const PIECES: usize = 6;
 
-/// A word for each unit: the tag of the change that wrote it, or 0.
-type Content = Vec<u64>;
-
 fn tag(file: usize, change: usize) -> u64 {
     (1 + change * FILES + file) as u64
-}
-
-/// A file and all its states. The writer records each state before it makes the change.
-struct File {
-    ino: Ino,
-    index: usize,
-    states: Mutex<Vec<Content>>,
-    /// The last state that is complete.
-    complete: AtomicUsize,
 }
 
 /// Both media of a pool with the files, all in PM.
@@ -58,10 +44,6 @@ struct Images {
     pm: PmImage,
     device: DeviceImage,
     files: [Ino; FILES],
-}
-
-fn media(pm: &Arc<RecordedPm>, device: &Arc<SimulatedDevice>) -> PoolMedia {
-    PoolMedia { pm: Arc::clone(pm) as _, block: vec![Arc::clone(device) as _] }
 }
 
 fn mount(media: PoolMedia, policy: PolicyKind) -> Arc<Engine> {
@@ -90,84 +72,41 @@ fn mount(media: PoolMedia, policy: PolicyKind) -> Arc<Engine> {
 fn images() -> Images {
     let pm = Arc::new(RecordedPm::new(PM_SIZE));
     let device = Arc::new(SimulatedDevice::new(33));
-    let options = FormatOptions {
-        map: Default::default(),
-        label: String::new(),
-        uuid: UUID,
-        hash_key: [9; 16],
-        seal_secret: Some([9; 16]),
-        policy: PolicyKind::PREDICTIVE,
-        data_ordered: false,
-        data_checksums: false,
-        chunk_blocks: 8,
-        created_ns: 1,
-        root: Default::default(),
-        devices: vec![NewDevice { tier: 1, class: DeviceClass::Ssd, uuid: [2; 16], path: "/tier".into() }],
-    };
-    format(&media(&pm, &device), &options).unwrap();
+    make_pool(&media(&pm, &device));
     let fs = mount(media(&pm, &device), PolicyKind::STATIC);
     let files = std::array::from_fn(|index| {
-        let name = format!("file{index}");
-        let caller = Caller { uid: 0, gid: 0 };
-        let ino = fs.mknod(ROOT_INO, name.as_bytes(), 0o100644, 0, caller, W).unwrap().ino;
-        fs.write(ino, 0, &bytes(tag(index, 0), UNITS), WriteFlags::default(), W).unwrap();
+        let ino = make_file(&fs, &format!("file{index}")).unwrap();
+        fs.write(ino, 0, &units(tag(index, 0), UNIT, UNITS), WriteFlags::default(), W).unwrap();
         ino
     });
     fs.unmount().unwrap();
     Images { pm: pm.visible_image(), device: device.visible_image(), files }
 }
 
-fn bytes(tag: u64, units: usize) -> Vec<u8> {
-    tag.to_le_bytes().repeat(units * UNIT / 8)
-}
-
-impl File {
-    fn change(&self, fs: &Engine) {
-        let mut states = self.states.lock();
-        let mut content = states.last().unwrap().clone();
-        let tag = tag(self.index, states.len());
-        let first = below(UNITS as u64) as usize;
-        let end = (first + 1 + below(4) as usize).min(UNITS);
-        let kind = below(4);
-        match kind {
-            0 => content.resize(first, 0),
-            1 => content.iter_mut().take(end).skip(first).for_each(|unit| *unit = 0),
-            _ => {
-                content.resize(content.len().max(end), 0);
-                content[first..end].fill(tag);
-            }
+/// Writes, cuts or punches a file.
+fn change(fs: &Engine, index: usize, file: &StatedFile) {
+    let (range, kind) = (some_units(UNITS, 4), below(4));
+    let number = file.begin(|content, number| match kind {
+        0 => content.resize(range.start, 0),
+        1 => content.iter_mut().take(range.end).skip(range.start).for_each(|unit| *unit = 0),
+        _ => {
+            content.resize(content.len().max(range.end), 0);
+            content[range.clone()].fill(tag(index, number as usize));
         }
-        states.push(content);
-        drop(states);
-        let (offset, length) = ((first * UNIT) as u64, ((end - first) * UNIT) as u64);
-        match kind {
-            0 => {
-                let size = SetAttributes { size: Some(offset), ..Default::default() };
-                fs.setattr(self.ino, &size, W).unwrap();
-            }
-            1 => fs.fallocate(self.ino, offset, length, Allocate::PunchHole, W).unwrap(),
-            _ => {
-                let data = bytes(tag, end - first);
-                fs.write(self.ino, offset, &data, WriteFlags::default(), W).unwrap();
-            }
+    });
+    let (offset, length) = ((range.start * UNIT) as u64, (range.len() * UNIT) as u64);
+    match kind {
+        0 => {
+            let size = SetAttributes { size: Some(offset), ..Default::default() };
+            fs.setattr(file.ino, &size, W).unwrap();
         }
-        self.complete.fetch_add(1, Ordering::Relaxed);
+        1 => fs.fallocate(file.ino, offset, length, Allocate::PunchHole, W).unwrap(),
+        _ => {
+            let data = units(tag(index, number), UNIT, range.len());
+            fs.write(file.ino, offset, &data, WriteFlags::default(), W).unwrap();
+        }
     }
-
-    fn read(&self, fs: &Engine) {
-        let from = self.complete.load(Ordering::Relaxed);
-        let mut data = vec![0; UNITS * UNIT];
-        let count = fs.read(self.ino, 0, &mut data, W).unwrap();
-        let states = self.states.lock();
-        let mut found = Content::new();
-        for unit in data[..count].chunks(UNIT) {
-            let word = u64::from_le_bytes(*unit.first_chunk().unwrap());
-            assert_eq!(unit, &bytes(word, 1)[..unit.len()], "a unit of inode {} is torn", self.ino);
-            found.push(word);
-        }
-        let possible = &states[from..];
-        assert!(possible.contains(&found), "inode {}: {found:?} is none of {possible:?}", self.ino);
-    }
+    file.end();
 }
 
 fn model(images: &Images) {
@@ -176,10 +115,8 @@ fn model(images: &Images) {
     let by_hand = below(2) == 0;
     let policy = if by_hand { PolicyKind::PREDICTIVE } else { PolicyKind::ANTICACHE };
     let fs = mount(media(&pm, &device), policy);
-    let file = |(index, ino): (usize, &Ino)| {
-        let states = Mutex::new(vec![vec![tag(index, 0); UNITS]]);
-        Arc::new(File { ino: *ino, index, states, complete: AtomicUsize::new(0) })
-    };
+    let file =
+        |(index, ino): (usize, &Ino)| Arc::new(StatedFile::new(*ino, UNIT, vec![tag(index, 0); UNITS]));
     let files: Vec<_> = images.files.iter().enumerate().map(file).collect();
     let mut steps: Vec<Box<dyn Step>> = fs.background_steps().into_iter().map(|(step, _)| step).collect();
     // Demotes one group; the other victims are chosen and wait for the thread below.
@@ -187,12 +124,12 @@ fn model(images: &Images) {
         step.step();
     }
     let mut threads = Vec::new();
-    for file in &files {
+    for (index, file) in files.iter().enumerate() {
         let (fs, file) = (Arc::clone(&fs), Arc::clone(file));
-        threads.push(spawn("writer", move || (0..ROUNDS).for_each(|_| file.change(&fs))).unwrap());
+        threads.push(spawn("writer", move || (0..ROUNDS).for_each(|_| change(&fs, index, &file))).unwrap());
     }
     let (reader, read) = (Arc::clone(&fs), files.clone());
-    let body = move || (0..ROUNDS).for_each(|_| read.iter().for_each(|file| file.read(&reader)));
+    let body = move || (0..ROUNDS).for_each(|_| read.iter().for_each(|file| file.read(&reader, UNITS)));
     threads.push(spawn("reader", body).unwrap());
     let (moving, moved) = (Arc::clone(&fs), images.files);
     let body = move || {
@@ -216,7 +153,7 @@ fn model(images: &Images) {
     for thread in threads {
         thread.join().unwrap();
     }
-    files.iter().for_each(|file| file.read(&fs));
+    files.iter().for_each(|file| file.read(&fs, UNITS));
     fs.unmount().unwrap();
     drop(fs);
     let report =

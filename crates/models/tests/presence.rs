@@ -5,7 +5,6 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use terrace_blocks::{BlockPool, Purpose, Target};
 use terrace_format::clustered_map::{Lines, Piece};
@@ -16,8 +15,8 @@ use terrace_map::file_map::{Freed, MapChange};
 use terrace_map::{FileMap, MAPS, MapInode, MapRow, Mapping};
 use terrace_media::PmMedium;
 use terrace_media::pm::RecordedPm;
-use terrace_models::{PM_SIZE, Schedules, UUID, below, explore, geometry};
-use terrace_runtime::planted::{Mistake, plant};
+use terrace_models::{PM_SIZE, Schedules, UUID, below, explore, finds, geometry};
+use terrace_runtime::planted::Mistake;
 use terrace_runtime::sync::Mutex;
 use terrace_runtime::thread::spawn;
 use terrace_wal::{Result, Tx, Wal};
@@ -224,16 +223,9 @@ fn planted_mistakes_are_found() {
         // Only free lines of the clustered map are claimed.
         let has_it = |row: &&MapRow| mistake != Mistake::ClaimIgnoresClaims || row.kind == MapKind::Clustered;
         for row in of_table().filter(has_it) {
-            let wrong = move || {
-                plant(Some(mistake));
-                model(row);
-            };
-            let explored = AssertUnwindSafe(|| {
-                explore("presence", Schedules { random: 300, priorities: 300 }, wrong);
-            });
-            let found = catch_unwind(explored);
-            plant(None);
-            assert!(found.is_err(), "{mistake:?} is not found with {}", row.name);
+            let found =
+                finds("presence", mistake, Schedules { random: 300, priorities: 300 }, move || model(row));
+            assert!(found, "{mistake:?} is not found with {}", row.name);
         }
     }
 }
