@@ -11,6 +11,7 @@ mod fsync;
 mod helpers;
 mod hidden_blocks;
 mod hooked_device;
+mod lazy;
 mod metadata_words;
 mod migration;
 mod names;
