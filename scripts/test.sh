@@ -126,7 +126,7 @@ targets=(--lib --bins --tests)
 # File maps beside radix.
 maps="extent cuckoo hashfs-linear hashfs clustered"
 # Tests of the simulator with each of them, and their seconds; the variable adds long ones.
-sim_of_map=(--test crash --test faults) sim_of_map_s=1800 samples_of_map=0.2
+sim_of_map=(--test crash --test faults) sim_of_map_s=1800 samples_of_map=0.05
 # Samples of the test `crash` with radix; CONTRIBUTING.md has the long run.
 samples=${TERRACE_CRASH_SAMPLES:-0.5}
 # A third of the planted mistakes, with each commit another.

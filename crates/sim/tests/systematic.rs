@@ -4,8 +4,8 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use terrace_runtime::sync::Mutex;
-use terrace_sim::config::Config;
-use terrace_sim::drivers::acts::{Case, DRAM, SMALL, TIERS, by_hand, cases, waiting};
+use terrace_sim::config::{Buffer, Config};
+use terrace_sim::drivers::acts::{Case, DRAM, LAZY, SMALL, TIERS, by_hand, cases, waiting};
 use terrace_sim::drivers::run::Wrong;
 use terrace_sim::drivers::systematic::{Effort, explore};
 
@@ -70,6 +70,23 @@ fn waiting_pairs() {
     let effort = Effort { lines: 3, samples: 8, stride: 4, quiet: true, recoveries: 1, ..Effort::NONE };
     let states = run(DRAM, &waiting(), effort);
     assert!(states > 10_000, "{states}");
+}
+
+/// Operations on a pool with lazy writes that wait, and lazy writes, each with a later act; then with writes that the model
+/// calls lazy or eager.
+#[test]
+fn lazy_writes() {
+    let (singles, _) = cases();
+    let chosen = Config { name: "systematic-lazy-chosen", buffer: Buffer::LAZY, ..LAZY };
+    let mut states = 0;
+    let effort = Effort { lines: 4, samples: 14, stride: 4, quiet: false, ..Effort::NONE };
+    for config in [LAZY, chosen] {
+        states += run(config, &singles, effort);
+    }
+    states += run(LAZY, &waiting(), Effort { quiet: true, recoveries: 1, ..effort });
+    // A pool just mounted has no choices of before, so that all writes are lazy.
+    states += run(chosen, &waiting(), Effort { stride: 12, ..effort });
+    assert!(states > 50_000, "{states}");
 }
 
 /// Two tiers of two devices each: requested movements and tier pins, with the acts before and after them.

@@ -128,9 +128,11 @@ impl Case {
         let mut torn = 0;
         for (index, moment) in moments.iter().enumerate() {
             let at = moment.pm.event - begin;
-            explorer.moment(moment, index as u64, &allowed).map_err(|error| {
-                fail(format!("crash at event {at} of {events}, {error}"), explorer.counts)
-            })?;
+            if effort.takes(index) {
+                explorer.moment(moment, index as u64, &allowed).map_err(|error| {
+                    fail(format!("crash at event {at} of {events}, {error}"), explorer.counts)
+                })?;
+            }
             let mut images: Vec<fn(&CrashSnapshot) -> PmImage> = Vec::new();
             if index % stride == stride / 2 {
                 images.extend([
@@ -199,7 +201,8 @@ fn crash_recovery(
     explorer.effort.samples = whole.recovery_samples;
     let world = World::from_images(explorer.shape, image, moment.device.image_all());
     let moments = photographed(&world, || world.mount_with(options()));
-    let done = moments.iter().enumerate().try_for_each(|(index, inside)| {
+    let mut chosen = moments.iter().enumerate().filter(|(index, _)| whole.takes(*index));
+    let done = chosen.try_for_each(|(index, inside)| {
         let crashed = explorer.moment(inside, index as u64, allowed);
         crashed.map_err(|error| format!("crashed at event {index} of the recovery: {error}"))
     });

@@ -21,6 +21,8 @@ pub struct Effort {
     pub lines: u32,
     /// Images of a moment with more lines, about.
     pub samples: usize,
+    /// The distance of the explored moments.
+    pub stride: usize,
     /// Moments of a case after which recovery is crashed too, about.
     pub recoveries: usize,
     /// As `samples`, for a moment inside a recovery.
@@ -29,7 +31,8 @@ pub struct Effort {
 
 impl Effort {
     /// `TERRACE_CRASH_SAMPLES` multiplies the samples; all subsets of up to eight lines are taken as well. If it is less
-    /// than one, the least numbers are halved; if it is less than a half, all subsets of up to four lines are taken.
+    /// than one, the least numbers are halved; if it is less than a half, all subsets of up to four lines are taken; if it is
+    /// less than a tenth, every third moment is taken, with each file map others.
     pub fn default_times(factor: f64) -> Effort {
         let samples = std::env::var("TERRACE_CRASH_SAMPLES").ok().and_then(|s| s.parse::<f64>().ok());
         let samples = samples.unwrap_or(1.0);
@@ -38,9 +41,15 @@ impl Effort {
         Effort {
             lines: if samples < 0.5 { 4 } else { 8 },
             samples: (28.0 * factor).max(least(12.0)) as usize,
+            stride: if samples < 0.1 { 3 } else { 1 },
             recoveries: (4.0 * factor).max(least(2.0)) as usize,
             recovery_samples: (16.0 * factor).max(least(8.0)) as usize,
         }
+    }
+
+    /// Whether the moment before an event is explored.
+    pub fn takes(&self, event: usize) -> bool {
+        (event + terrace_sim::kinds::BASE.file_map() as usize).is_multiple_of(self.stride)
     }
 
     /// Whether the run takes less than half of the samples.
