@@ -117,12 +117,17 @@ fn group_round(store: &Store, ino: Ino, block: FileBlock) -> FsResult<Round> {
 
 /// Writes back the group that was written least recently, of a file that does not wait after a failure.
 fn pressure_round(store: &Store) -> FsResult<Round> {
-    let now = store.clock.monotonic_ns();
-    let errors = &store.dram.write_back().errors;
     // PM takes its pages at once, and no device holds them up.
     if lazy_round(store)? {
         return Ok(Round::Progress);
     }
+    device_round(store)
+}
+
+/// As [`pressure_round`], of pages for devices, unless there are none.
+fn device_round(store: &Store) -> FsResult<Round> {
+    let now = store.clock.monotonic_ns();
+    let errors = &store.dram.write_back().errors;
     match store.dram.cache().least_recently_written(Home::Block, |ino| !errors.is_waiting(ino, now)) {
         Some(key) => match group_round(store, key.ino, key.block)? {
             // Other threads have the whole group in flight, perhaps on a device that hangs.
@@ -277,7 +282,9 @@ impl WriteBackStep {
 
     fn work(&mut self, store: &Store) -> Next {
         let draining = store.dram.write_back().is_draining(store.dram.cache().dirty_pages());
-        if draining && pressure_round(store).is_ok_and(|round| round == Round::Progress) {
+        // Pages for PM are for the steps of their own (`lazy_step`).
+        let has_pages = store.dram.cache().dirty_pages_of(Home::Block) > 0;
+        if draining && has_pages && device_round(store).is_ok_and(|round| round == Round::Progress) {
             return Next::Again;
         }
         let (now, period) = (store.clock.monotonic_ns(), store.dram.lazy_writes().options().period);
