@@ -24,7 +24,7 @@ pub struct BufferOptions {
     pub age: Duration,
     /// A file without a sync for as long is lazy.
     pub idle: Duration,
-    /// Threads that write lazy pages back; 0: as many as processors, at most [`MOST_STEPS`].
+    /// Threads that write lazy pages back; 0: as many as processors but one, at most [`MOST_STEPS`].
     pub steps: usize,
     /// A part of the choice that is switched off, to measure its value.
     pub ablation: LazyAblation,
@@ -34,9 +34,10 @@ pub struct BufferOptions {
 pub const MOST_STEPS: usize = 4;
 
 impl BufferOptions {
-    /// Threads that write lazy pages back.
+    /// Threads that write lazy pages back: a store to PM keeps its processor busy, so one processor is left to programs.
     pub fn lazy_steps(&self) -> usize {
-        if self.steps == 0 { thread::processors().min(MOST_STEPS) } else { self.steps.min(MOST_STEPS) }
+        let steps = if self.steps == 0 { thread::processors() - 1 } else { self.steps };
+        steps.clamp(1, MOST_STEPS)
     }
 
     /// Room for some bytes; the rest as by default.
