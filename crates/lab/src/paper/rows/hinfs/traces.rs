@@ -1,9 +1,9 @@
-//! Generated traces in place of those that the publication replayed, which cannot be had here ([HiNFS] sections 2.3, 3.2, 5.3).
+//! Generated traces in place of the published ones, which cannot be had here ([HiNFS] sections 2.3, 3.2, 5.3).
 //!
-//! The text of the publication has these properties: LASR has no synced bytes; facebook has requests below 1 KiB on average, and
-//! syncs that come too often to merge writes between them; usr0 and usr1 are of desktops, have both kinds of bytes, and blocks keep
-//! their kind (its model is right in about 90 % of the cases on usr0, the worst). Its figure 2 is a picture: the shares of synced
-//! bytes of usr0 and usr1 are chosen here, and shown by row hinfs-2.
+//! The publication gives these properties: LASR has no synced bytes; facebook has requests below 1 KiB on average, and
+//! syncs too often for writes to merge; usr0 and usr1 are of desktops, have synced and other bytes, and blocks keep
+//! their kind (the published model is right in about 90 % of the cases on usr0, the worst). Figure 2 is a picture: the shares of
+//! synced bytes of usr0 and usr1 are chosen here, and shown by row hinfs-2.
 //!
 //! A trace is a sequence of scenes. A save writes over a few places of a document, an append adds a line to a log, a temporary
 //! file is written, read and removed soon, a commit changes pages of a database with a rollback journal and two syncs, a
@@ -75,7 +75,7 @@ const TEMPORARIES: usize = 32;
 const TEMPORARY_BYTES: u64 = 32 << 10;
 /// Requests of reads, and of writes of temporary files.
 const REQUEST_BYTES: u64 = 16 << 10;
-/// The header of a rollback journal, and what a page in it has beside its content.
+/// The header of a rollback journal, and the bytes of a page beside the content there.
 const HEADER_BYTES: u64 = 512;
 const BESIDE_BYTES: u64 = 8;
 /// The locality 80/20 of [TPFS table 3].
@@ -83,7 +83,7 @@ const THETA: f64 = 0.88;
 /// Bytes that a trace writes, by those of the data: six times a buffer of a tenth.
 const WRITTEN_SHARE: f64 = 0.6;
 
-/// Inode numbers of documents begin here, those of databases, journals, logs and temporary files there.
+/// First inode numbers: of documents, databases, journals, logs and temporary files.
 const DOCUMENT: u32 = 1 << 8;
 const DATABASE: u32 = 1;
 const JOURNAL: u32 = 32;

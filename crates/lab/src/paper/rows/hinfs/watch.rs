@@ -1,7 +1,7 @@
-//! Files of a pool, watched: which bytes a sync makes durable, and which blocks were lazy or eager between two syncs.
+//! Files of a pool, watched: bytes made durable by syncs, and blocks that were lazy or eager between two syncs.
 //!
 //! The state of a block is looked at right after each write: lazy if the block then has a page with home PM. The oracle has the
-//! lines that were written between two syncs of a block: by way of DRAM they cost L_dram for each write and L_pm for each
+//! lines written between two syncs of a block: by way of DRAM L_dram for each write and L_pm for each
 //! different line, the direct way L_pm for each write ([HiNFS] inequality 1).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -45,7 +45,7 @@ pub(super) struct Seen {
     pub(super) intervals: u64,
     /// Blocks in the cheaper state.
     pub(super) right: u64,
-    /// Blocks with an earlier sync, and blocks whose cheaper state is the state of the sync before.
+    /// Blocks with an earlier sync, and blocks with the same cheaper state as at the sync before.
     pub(super) repeated: u64,
     pub(super) same: u64,
     /// Lines written before a sync, each as often as it was.
