@@ -240,6 +240,18 @@ impl BlockCache {
         Installed::Clean
     }
 
+    /// Marks a page as being written back, if it is not yet and is still the page of the copy.
+    pub fn begin_write_back(&self, copy: &DirtyPage) -> bool {
+        let mut shard = self.shard(&copy.key).lock();
+        let Some(at) = shard.find(copy.key) else { return false };
+        let header = shard.header_mut(at);
+        let is_free = header.list.is_dirty() && header.birth == copy.birth && !header.is_in_flight();
+        if is_free {
+            header.set_in_flight(true);
+        }
+        is_free
+    }
+
     /// Marks pages as being written back, or as no longer so.
     pub fn mark_in_flight(&self, copies: &[DirtyPage], in_flight: bool) {
         for copy in copies {

@@ -221,6 +221,30 @@ fn moved_amid_stores(images: &Images) {
     run.end();
 }
 
+/// The file is cut off and grows again while its lines are stored in place: zeros are read behind the cut.
+fn cut_amid_stores(images: &Images) {
+    let run = Run::begin(images);
+    let mut step = steps_named(&run.fs, "terrace-lazy").swap_remove(0);
+    let (cutting, file) = (Arc::clone(&run.fs), Arc::clone(&run.file));
+    let body = move || {
+        file.begin(|content, _| content[1..].fill(0));
+        for units in [1, UNITS] {
+            let size = Some((units * UNIT) as u64);
+            cutting.setattr(file.ino, &SetAttributes { size, ..Default::default() }, W).unwrap();
+        }
+        file.end();
+        cutting.fsync(file.ino, false, W).unwrap();
+    };
+    let threads = [
+        spawn("write-back", move || while step.step() == Next::Again {}).unwrap(),
+        spawn("cutter", body).unwrap(),
+    ];
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    run.end();
+}
+
 /// A writer that syncs beside the steps that write the same pages back; then power fails.
 fn synced_beside_steps(images: &Images) {
     let run = Run::begin(images);
@@ -302,6 +326,11 @@ fn reads_see_a_state_of_the_file_beside_lazy_writes_and_write_back() {
 #[test]
 fn a_movement_keeps_lines_stored_in_place_meanwhile() {
     explore_and_find(moved_amid_stores, &[Mistake::OneVersionInPlace]);
+}
+
+#[test]
+fn a_cut_waits_for_lines_that_are_stored_in_place() {
+    explore_and_find(cut_amid_stores, &[Mistake::StoresNotWaitedFor]);
 }
 
 #[test]

@@ -74,6 +74,7 @@ pub enum Mistake {
     PromiseEndsTwice,
     CleanBeforeFence,
     OneVersionInPlace,
+    StoresNotWaitedFor,
     SyncSkipsInFlight,
     LaterWriteForgotten,
     ClaimIgnoresClaims,
@@ -336,6 +337,11 @@ pub const MODELLED: &[(Mistake, &str, &str)] = &[
         Mistake::OneVersionInPlace,
         "one-version-in-place",
         "the version of a block rises before the lines of a lazy page are stored in place, and not after the last of them",
+    ),
+    (
+        Mistake::StoresNotWaitedFor,
+        "stores-not-waited-for",
+        "a direct write, a truncation or a movement does not wait for lines that write-back stores without the inode's lock",
     ),
     (
         Mistake::SyncSkipsInFlight,

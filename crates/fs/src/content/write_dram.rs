@@ -228,7 +228,8 @@ fn try_buffer(
     if store.persistent.wal().is_stopped() {
         return Err(Error::Stopped.into());
     }
-    let _guard = store.inodes.locks().write(ino);
+    // Write-back goes on to store lines of the file.
+    let _guard = store.inodes.locks().write_into_dram(ino);
     if home == Home::Pm && store.dram.mapped_files().has(ino) {
         return Ok(None);
     }

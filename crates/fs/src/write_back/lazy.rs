@@ -1,7 +1,8 @@
 //! Write-back into PM ([HiNFS] section 4.1): dirty lines of a page whose home is PM go into the block that the file has, or
 //! the page into a new block.
 //!
-//! 1. [`lazy_look`](super::lazy_look) copies pages under the shared inode lock and stores lines that stay in their blocks.
+//! 1. [`lazy_look`](super::lazy_look) copies pages under the shared inode lock, and stores lines that stay in their blocks
+//!    without it.
 //! 2. New blocks are streamed without a lock.
 //! 3. The lines are ordered before the record that names them.
 //! 4. [`lazy_install`](super::lazy_install) installs the pages under the exclusive lock.
@@ -42,6 +43,7 @@ pub(crate) fn write_back_lazy(
 ) -> FsResult<Written> {
     let look = with_pages(store, wait, || look_at_lazy(store, ino, blocks, all))?;
     let Some(mut look) = look else { return Ok(Written::default()) };
+    look.store_in_place()?;
     let mut failed = look.failed.take();
     interleave::point("lazy:looked");
     stream_new(&mut look, &mut failed);

@@ -111,7 +111,7 @@ fn is_in_place(store: &Store, inode: &Inode, page: &LazyCopy<'_>) -> FsResult<bo
             let is_there = mapping.is_some_and(|mapping| !mapping.unwritten && mapping.block == *pm);
             Ok(is_there && store.persistent.blocks().descriptor(*pm).version() == *version)
         }
-        Place::New { new: None, .. } => Ok(false),
+        Place::New { new: None, .. } | Place::Unstored => Ok(false),
         Place::New { old, lines, .. } => {
             let is_cold = || is_written_below(store, inode, block);
             Ok(mapping == *old && (lines.is_full() || is_cold()?))
@@ -164,6 +164,7 @@ fn stage_new(store: &Store, inode: &Inode, pages: &[&LazyCopy<'_>], staged: &mut
                     store.persistent.blocks().set_lines(&mut staged.tx, *pm, lines);
                 }
             }
+            Place::Unstored => {}
             Place::New { lines, new, .. } => {
                 let Some((new, _, checksum)) = new else { continue };
                 let owner = Owner::File { ino: inode.ino, block, unwritten: false };

@@ -1,10 +1,10 @@
-//! A look at dirty pages with home PM: copies of the pages, and stores of lines into blocks of the file.
+//! A look at dirty pages with home PM: copies of the pages under the shared inode lock, and stores of lines into blocks of the
+//! file without the lock, under a hold of its stores (`store/src/parts/inodes/locks.rs`).
 //!
-//! Such lines are stored in the same hold of the shared inode lock as the copy is made: a writer needs the exclusive lock, so
-//! no older copy is stored after a newer copy. Readers go on: reads take these lines from DRAM. The version of the block rises
-//! before the first and after the last store, and refuses a migration with an earlier look (S6).
+//! Readers go on: reads take these lines from DRAM. Writers into DRAM go on: a page is in flight in a single look at a time, so
+//! no older copy is stored after a newer copy. All others who take the exclusive lock wait for the stores. The version of the
+//! block rises before the first and after the last store, and refuses a migration with an earlier look (S6).
 
-use smallvec::SmallVec;
 use terrace_blocks::Claim;
 use terrace_cache::{DirtyPage, Lines};
 use terrace_format::table::DataChecksum;
@@ -18,6 +18,7 @@ use terrace_store::inode::slot::{check_owner, load};
 use terrace_store::lookup::intents::intents_of;
 use terrace_store::lookup::lines::lines_of;
 use terrace_store::lookup::newest::is_written_below;
+use terrace_store::parts::inodes::locks::Stores;
 use terrace_store::steering::learn::note_written_back;
 use terrace_store::store::Store;
 use terrace_store::types::inode::Inode;
@@ -26,7 +27,7 @@ use terrace_wal::Error;
 /// Most pages of a transaction.
 pub(super) const MOST_PAGES: u64 = 128;
 
-/// Nanoseconds for which lines are stored in one hold of the shared lock: writers of the file wait as long.
+/// Nanoseconds for which lines are stored in one hold of the stores: direct writers of the file wait as long.
 const HELD_NS: f64 = 200_000.0;
 
 /// Pages of a file on the way into PM, marked as in flight until the look is dropped.
@@ -46,6 +47,8 @@ pub(super) struct Look<'s> {
     pub(super) failed: Option<FsError>,
     /// The last block that was looked at.
     pub(super) last: FileBlock,
+    /// The hold of the stores, until all lines in place are stored.
+    stores: Option<Stores<'s>>,
 }
 
 impl Drop for Look<'_> {
@@ -71,6 +74,8 @@ pub(super) enum Place<'s> {
         /// The version of the block since then: a later store into it, such as zeros past the durable end, may lie over them.
         version: u64,
     },
+    /// Nowhere: a block of the file that cannot be stored to.
+    Unstored,
     /// In a new block.
     New {
         /// The block that the file had: an unwritten one.
@@ -82,8 +87,8 @@ pub(super) enum Place<'s> {
     },
 }
 
-/// Copies pages with home PM, and stores lines into blocks of the file. `all`: also pages that other threads have in flight.
-/// `None` without pages.
+/// Copies pages with home PM, and begins the stores into blocks of the file ([`Look::store_in_place`]). `all`: pages that other
+/// threads have in flight are to be written whole. `None` without pages.
 ///
 /// # Errors
 /// EIO of metadata.
@@ -93,7 +98,7 @@ pub(super) fn look_at_lazy<'s>(
     blocks: &[FileBlock],
     all: bool,
 ) -> FsResult<Option<Look<'s>>> {
-    let _guard = store.inodes.locks().read(ino);
+    let guard = store.inodes.locks().read(ino);
     let inode = match load(store, ino) {
         Err(FsError::Stale | FsError::Engine(Error::PageBelow(_))) => return Ok(None),
         inode => inode?,
@@ -108,6 +113,7 @@ pub(super) fn look_at_lazy<'s>(
         others: 0,
         failed: None,
         last: blocks.first().copied().unwrap_or(FileBlock(0)),
+        stores: None,
     };
     let durable_block = FileBlock(inode.durable_size() / BLOCK_SIZE);
     let intents = intents_of(store, &inode)?;
@@ -119,30 +125,33 @@ pub(super) fn look_at_lazy<'s>(
         // Behind the durable end a page that does not go now goes first (C28).
         let is_behind = *block >= durable_block;
         look.last = *block;
-        let goes = if copy.home != Home::Pm || copy.in_flight && !all {
-            look.others += usize::from(copy.home == Home::Pm);
+        let goes = if copy.home != Home::Pm {
             false
+        } else if copy.in_flight {
+            look.leave(*block, all)
         } else {
             let is_gone = intents.iter().any(|range| range.first <= *block && *block < range.end);
-            take_page(&mut look, &inode, copy, is_gone, &mut left)?
+            take_page(&mut look, &inode, copy, (is_gone, all), &mut left)?
         };
         let is_full = left == 0 || look.pages.len() + look.whole.len() >= most;
         if is_full || !goes && is_behind {
             break;
         }
     }
-    look.mark();
+    if look.pages.iter().any(|page| matches!(page.place, Place::Present { .. })) {
+        look.stores = Some(store.inodes.locks().begin_stores(ino, &guard));
+    }
     let is_empty =
         look.pages.is_empty() && look.whole.is_empty() && look.failed.is_none() && look.others == 0;
     Ok((!is_empty).then_some(look))
 }
 
-/// Adds a page to the look, and stores lines that stay in their block. False: the page is not in PM with the others.
+/// Adds a page to the look. False: the page is not in PM with the others.
 fn take_page(
     look: &mut Look<'_>,
     inode: &Inode,
     copy: DirtyPage,
-    is_gone: bool,
+    (is_gone, all): (bool, bool),
     left: &mut u32,
 ) -> FsResult<bool> {
     let (store, block) = (look.store, copy.key.block);
@@ -153,15 +162,14 @@ fn take_page(
         }
         place => place?,
     };
-    let Some(mut place) = place else {
+    let Some(place) = place else {
         look.whole.push(block);
         return Ok(false);
     };
-    if let Place::Present { pm, stored, version } = &mut place {
+    if let Place::Present { pm, stored, .. } = &place {
         *left = left.saturating_sub(stored.0.count_ones());
-        match store_lines(store, *pm, &copy, *stored) {
-            Ok(now) => *version = now,
-            // The block cannot be stored to: the page goes into another one.
+        match begin_store(store, *pm) {
+            Ok(()) => {}
             Err(_) if !store.persistent.wal().is_stopped() => {
                 look.whole.push(block);
                 return Ok(false);
@@ -169,14 +177,42 @@ fn take_page(
             Err(error) => return Err(error),
         }
     }
+    if !store.dram.cache().begin_write_back(&copy) {
+        return Ok(look.leave(block, all));
+    }
     look.pages.push(LazyCopy { copy, place });
     Ok(true)
 }
 
 impl Look<'_> {
-    fn mark(&self) {
-        let copies: SmallVec<[DirtyPage; 8]> = self.pages.iter().map(|page| page.copy.clone()).collect();
-        self.store.dram.cache().mark_in_flight(&copies, true);
+    /// Leaves a page to the thread that has it in flight; with `all` it goes whole, under the exclusive lock. False.
+    fn leave(&mut self, block: FileBlock, all: bool) -> bool {
+        match all {
+            true => self.whole.push(block),
+            false => self.others += 1,
+        }
+        false
+    }
+
+    /// Stores lines that stay in their blocks, and ends the stores. A page whose block cannot be stored to goes whole. Called
+    /// without locks.
+    ///
+    /// # Errors
+    /// That of a PM that takes no more.
+    pub(super) fn store_in_place(&mut self) -> FsResult<()> {
+        for page in &mut self.pages {
+            let Place::Present { pm, stored, version } = &mut page.place else { continue };
+            match store_lines(self.store, *pm, &page.copy, *stored) {
+                Ok(now) => *version = now,
+                Err(_) if !self.store.persistent.wal().is_stopped() => {
+                    self.whole.push(page.copy.key.block);
+                    page.place = Place::Unstored;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        self.stores = None;
+        Ok(())
     }
 }
 
@@ -206,16 +242,20 @@ fn place_of<'s>(store: &Store, inode: &Inode, copy: &DirtyPage) -> FsResult<Opti
     Ok((has_partial && valid.contains(shown)).then_some(place))
 }
 
-/// Stores lines of a page into a block that stays; gives the version of the block. The caller holds the inode's lock, at
-/// least shared.
-fn store_lines(store: &Store, pm: PmBlock, copy: &DirtyPage, lines: LineMask) -> FsResult<u64> {
-    let (at, blocks) = (pm.offset(), store.persistent.blocks());
+/// Readies a block for stores in place. The caller holds the inode's shared lock.
+fn begin_store(store: &Store, pm: PmBlock) -> FsResult<()> {
     // The bytes may be named by the checksum of a lane's last record (T4).
     if !planted(Mistake::LazyUnconfirmed) {
-        store.persistent.wal().confirm_named(at, BLOCK_SIZE)?;
+        store.persistent.wal().confirm_named(pm.offset(), BLOCK_SIZE)?;
     }
-    blocks.descriptor(pm).set_clean(false);
-    blocks.bump(pm);
+    store.persistent.blocks().descriptor(pm).set_clean(false);
+    store.persistent.blocks().bump(pm);
+    Ok(())
+}
+
+/// Stores lines of a page into a block that stays; gives the version of the block. The caller holds the stores of the inode.
+fn store_lines(store: &Store, pm: PmBlock, copy: &DirtyPage, lines: LineMask) -> FsResult<u64> {
+    let (at, blocks) = (pm.offset(), store.persistent.blocks());
     if let Some(tick) = store.steering.stamp() {
         blocks.descriptor(pm).touch_written(tick);
     }

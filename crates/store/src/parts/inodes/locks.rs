@@ -7,6 +7,10 @@
 //! gate waits for the lock itself. The lock alone prefers a waiting writer to all readers: while threads
 //! wrote to a file without a pause, readers of the file waited for ever, request threads too.
 //!
+//! *Stores* are a second lock of each stripe. Write-back stores lines of a file into its blocks without the lock itself, under a
+//! hold of the stores that was taken under the shared lock. Whoever takes the exclusive lock waits for the end of the stores,
+//! but for writers into DRAM ([`InodeLocks::write_into_dram`]), which change no PM. A holder of the stores takes no further lock.
+//!
 //! A lock owns the cursor of the file map for its inodes: a guard gives the cursor, and nothing else does. Cursors lie apart
 //! from the locks: the locks of neighbouring inodes share lines, and a map without cursors touches none.
 
@@ -14,6 +18,8 @@ use smallvec::SmallVec;
 use std::ops::Deref;
 use terrace_format::Ino;
 use terrace_map::Cursor;
+use terrace_runtime::planted::{Mistake, planted};
+use terrace_runtime::sync::atomic::{AtomicU32, Ordering};
 use terrace_runtime::sync::{
     LockKind, LockRank, Mutex, PoolLocks, Ranked, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
@@ -25,6 +31,9 @@ const STRIPES: usize = 1024;
 struct Stripe {
     lock: RwLock<()>,
     gate: Mutex<()>,
+    /// Holds of `stores`: most stripes have none.
+    storing: AtomicU32,
+    stores: RwLock<()>,
 }
 
 impl Stripe {
@@ -42,6 +51,26 @@ impl Stripe {
             let _gate = self.gate.lock();
             self.lock.write()
         })
+    }
+
+    /// Waits for the end of all stores. The caller holds the lock exclusively: no store begins.
+    #[inline]
+    fn wait_for_stores(&self) {
+        if self.storing.load(Ordering::Acquire) > 0 && !planted(Mistake::StoresNotWaitedFor) {
+            drop(self.stores.write());
+        }
+    }
+}
+
+/// Stores of write-back into blocks of a file that are under way.
+pub struct Stores<'a> {
+    stripe: &'a Stripe,
+    _hold: RwLockReadGuard<'a, ()>,
+}
+
+impl Drop for Stores<'_> {
+    fn drop(&mut self) {
+        self.stripe.storing.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -98,17 +127,34 @@ impl InodeLocks {
         Held { _guard: Ranked::new(self.stripes[index].read(), held), cursor: &self.cursors[index] }
     }
 
-    /// Exclusive lock of one inode.
+    /// Exclusive lock of one inode. No store into its blocks is under way.
     #[inline]
     pub fn write(&self, ino: Ino) -> ExclusiveInode<'_> {
         let index = Self::stripe(ino);
         Held { _guard: self.write_stripe(index), cursor: &self.cursors[index] }
     }
 
+    /// Exclusive lock of one inode beside [`Stores`], for changes of DRAM alone.
+    #[inline]
+    pub fn write_into_dram(&self, ino: Ino) -> ExclusiveInode<'_> {
+        let index = Self::stripe(ino);
+        let held = self.rank(index).take();
+        Held { _guard: Ranked::new(self.stripes[index].write(), held), cursor: &self.cursors[index] }
+    }
+
+    /// Begins stores into blocks of an inode, that go on when the shared lock is given back.
+    pub fn begin_stores(&self, ino: Ino, _shared: &SharedInode<'_>) -> Stores<'_> {
+        let stripe = &self.stripes[Self::stripe(ino)];
+        stripe.storing.fetch_add(1, Ordering::AcqRel);
+        Stores { stripe, _hold: stripe.stores.read() }
+    }
+
     #[inline]
     fn write_stripe(&self, index: usize) -> Ranked<RwLockWriteGuard<'_, ()>> {
         let held = self.rank(index).take();
-        Ranked::new(self.stripes[index].write(), held)
+        let guard = Ranked::new(self.stripes[index].write(), held);
+        self.stripes[index].wait_for_stores();
+        guard
     }
 
     #[inline]
@@ -143,8 +189,27 @@ mod tests {
     use terrace_runtime::Clock;
     use terrace_runtime::SystemClock;
     use terrace_runtime::sync::atomic::AtomicBool;
-    use terrace_runtime::sync::atomic::Ordering;
     use terrace_runtime::thread::spawn;
+
+    #[test]
+    fn an_exclusive_lock_waits_for_stores_but_one_for_dram_does_not() {
+        let locks = Arc::new(InodeLocks::new(PoolLocks::new()));
+        let stores = locks.begin_stores(Ino(7), &locks.read(Ino(7)));
+        drop(locks.write_into_dram(Ino(7)));
+        drop(locks.write(Ino(8)));
+        let (tell, told) = channel();
+        let writer = {
+            let locks = Arc::clone(&locks);
+            spawn("writer", move || {
+                drop(locks.write(Ino(7)));
+                tell.send(()).unwrap();
+            })
+        };
+        assert!(told.recv_timeout(Duration::from_millis(100)).is_err(), "the stores have not ended");
+        drop(stores);
+        assert!(told.recv_timeout(Duration::from_secs(30)).is_ok());
+        writer.unwrap().join().unwrap();
+    }
 
     /// When each writer handed the lock to the next writer, readers of the file waited for all writers: 350
     /// threads that wrote to the same file held back every other request.
