@@ -135,9 +135,10 @@ impl DirtyFiles {
         let before = file.states.len();
         change(file);
         let added = (file.states.len() - before) as u64;
+        // Under the lock: whoever drops them takes them from the count.
+        count.fetch_add(added, Ordering::Relaxed);
         drop(files);
         if added > 0 {
-            count.fetch_add(added, Ordering::Relaxed);
             let (all, most) = (self.states(), most + pages);
             if all > most {
                 self.drop_oldest(all - most + most / SHARDS as u64);
@@ -149,8 +150,10 @@ impl DirtyFiles {
     fn drop_oldest(&self, wanted: u64) {
         let count = |shard: &usize| self.states[*shard].load(Ordering::Relaxed);
         let fullest = (0..SHARDS).max_by_key(count).unwrap_or(0);
-        let gone = drop_oldest(&mut self.shards[fullest].lock(), wanted);
+        let mut files = self.shards[fullest].lock();
+        let gone = drop_oldest(&mut files, wanted);
         self.states[fullest].fetch_sub(gone, Ordering::Relaxed);
+        drop(files);
         self.has_dropped.store(true, Ordering::Relaxed);
     }
 

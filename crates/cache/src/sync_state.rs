@@ -51,9 +51,9 @@ pub struct SyncVerdicts {
     pub lazy: u64,
     /// Blocks that are eager from now on.
     pub eager: u64,
-    /// Blocks that had a choice before,
+    /// Blocks with a choice before.
     pub again: u64,
-    /// and of them those that got the same again.
+    /// Blocks with the same choice again.
     pub agreed: u64,
     /// Lines written since the last sync.
     pub lines: u64,

@@ -100,9 +100,15 @@ fn make_room(migration: &Migration, op: &mut Op) -> FsResult<()> {
     if purpose == Purpose::Demotion {
         return Err(final_no_space());
     }
-    // Lazy pages over blocks in PM hold promises that their write-back does not use. Errors are those of other files (I8).
-    let has_promises = migration.store.persistent.blocks().promises().count() > 0;
-    if has_promises && lazy_round(&migration.store).is_ok_and(|progress| progress) {
+    // Lazy pages over blocks in PM hold promises that their write-back does not use; pages over holes use theirs, and free
+    // nothing. Errors are those of other files (I8).
+    let blocks = migration.store.persistent.blocks();
+    let unpromised = || blocks.usage().free.saturating_sub(blocks.promises().count());
+    let before = unpromised();
+    if blocks.promises().count() > 0
+        && lazy_round(&migration.store).is_ok_and(|progress| progress)
+        && unpromised() > before
+    {
         return Ok(());
     }
     if wait != Wait::Allowed {

@@ -329,7 +329,7 @@ fn a_movement_keeps_lines_stored_in_place_meanwhile() {
 }
 
 #[test]
-fn a_cut_waits_for_lines_that_are_stored_in_place() {
+fn stores_in_place_end_before_a_truncation() {
     explore_and_find(cut_amid_stores, &[Mistake::StoresNotWaitedFor]);
 }
 

@@ -67,7 +67,9 @@ fn many_files_with_a_lazy_line_each_take_bounded_memory() -> FsResult<()> {
         }
         let cache = fs.store.dram.cache();
         let (pages, states) = (cache.dirty_pages(), cache.sync_states());
-        assert!(pages <= 1024 && states <= 512, "{pages} pages, {states} states after {number} files");
+        // States of blocks with a page do not count when others are added.
+        let most = 512 + 1024;
+        assert!(pages <= 1024 && states <= most, "{pages} pages, {states} states after {number} files");
         assert!(
             cache.indexed_files() as u64 <= pages + states,
             "{} files in the index",

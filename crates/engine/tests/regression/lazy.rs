@@ -156,3 +156,56 @@ fn lazy_pages_of_a_second_file_go_while_a_device_hangs() -> FsResult<()> {
     assert_eq!(done, (true, 0));
     pool.assert_clean_after(&fs)
 }
+
+/// A round that makes room for a request wrote pages for a device back, if they lay before the lazy page in its file.
+#[test]
+fn a_round_for_pm_asks_no_device() -> FsResult<()> {
+    let pool = SimulatedPool::new(4 << 20, 1024);
+    let fs = pool.mount_with(lazy_if_pinned());
+    make_mixed(&fs, "file")?;
+    let before = pool.device.counters().writes;
+    assert!(!lazy_round(&fs.store)?);
+    assert_eq!(pool.device.counters().writes, before);
+    assert_eq!((pages(&fs, Home::Block), pages(&fs, Home::Pm)), (4, 1));
+    fs.sync()?;
+    pool.assert_clean_after(&fs)
+}
+
+/// A write that no device had room for was tried behind three groups of lazy pages, and failed with ENOSPC behind more.
+#[test]
+fn a_write_without_room_below_goes_to_pm_behind_many_lazy_pages() -> FsResult<()> {
+    let pool = SimulatedPool::new(16 << 20, 64);
+    let fs = pool.mount_with(lazy_if_pinned());
+    let ino = create(&fs, ROOT, "file");
+    fs.request_move(ino, MoveRequest::Pin { tier: 0 })?;
+    while fs.request_step() == Next::Again {}
+    let content = fill(600 * BLOCK as usize, 3);
+    write(&fs, ino, 0, &content)?;
+    assert_eq!(pages(&fs, Home::Pm), 600);
+    fs.request_move(ino, MoveRequest::Unpin)?;
+    while fs.request_step() == Next::Again {}
+    // More than the device has.
+    let end = fill(100 * BLOCK as usize, 4);
+    let mut done = 0;
+    while done < end.len() {
+        done += fs.write(ino, (content.len() + done) as u64, &end[done..], Default::default(), W)?;
+    }
+    fs.fsync(ino, false, W)?;
+    assert!(read_all(&fs, ino)? == [content, end].concat());
+    pool.assert_clean_after(&fs)
+}
+
+/// Old pages for PM were left to the steps for devices, and stayed while devices held all of these.
+#[test]
+fn old_lazy_pages_go_without_the_steps_for_devices() -> FsResult<()> {
+    let pool = SimulatedPool::new(4 << 20, 1024);
+    let fs = pool.mount_with(lazy());
+    let ino = create(&fs, ROOT, "file");
+    write(&fs, ino, 0, &fill(64, 1))?;
+    pool.clock.advance(Duration::from_secs(31));
+    let mut steps = fs.background_steps().into_iter().map(|(step, _)| step);
+    let mut step = steps.find(|step| step.name() == "terrace-lazy").unwrap();
+    while step.step() == Next::Again {}
+    assert_eq!(pages(&fs, Home::Pm), 0);
+    pool.assert_clean_after(&fs)
+}

@@ -97,7 +97,7 @@ pub(super) fn prepare(
     Ok(Some(Prepared { page, edges, valid: dirty.union(past_end), dirty }))
 }
 
-/// A page with all lines of its block, all of them dirty.
+/// A page with every line of its block dirty.
 fn whole_block(
     store: &Store,
     op: &mut Op,

@@ -257,7 +257,8 @@ fn read_dirty(
         let is_below = planted(Mistake::LazyReadBelow) && dirty.home == Home::Pm;
         if is_valid && !is_below {
             target.copy_from_slice(&dirty.page.bytes()[part]);
-            op.dram_bytes += target.len() as u64;
+            // Pages for PM are no copies of a lower tier.
+            op.dram_bytes += if dirty.home == Home::Block { target.len() as u64 } else { 0 };
         } else {
             read_below(store, op, inode, dirty.key.block, part.start, target)?;
         }

@@ -129,6 +129,8 @@ fn write_run(
         return Ok(taken);
     }
     match write_pm(store, ino, offset, run, flags, wait) {
+        // A large file would hold its writer up for all its pages.
+        Ok((0, Rest::DirtyBytesBefore)) if wait == Wait::Allowed && tail_round(store, ino) => Ok(0),
         Ok((0, Rest::DirtyBytesBefore)) => match settle_before(store, ino, wait) {
             Err(error) if error.can_fall_back_to_pm() && has_buffer(store) => {
                 write_below(store, ino, offset, run, flags, wait)
@@ -139,17 +141,13 @@ fn write_run(
     }
 }
 
-/// Puts the pages that wait before a write into PM: the first ones, if a group for PM is behind the durable end, else all.
+/// Puts the pages that wait before a write into PM.
 fn settle_before(store: &Store, ino: Ino, wait: Wait) -> FsResult<()> {
     if store.dram.volatile_sizes().get(ino).is_none() || store.persistent.wal().is_stopped() {
         return Ok(());
     }
     if wait != Wait::Allowed {
         return Err(FsError::WouldBlock);
-    }
-    // A large file would hold its writer up for all its pages.
-    if tail_round(store, ino) {
-        return Ok(());
     }
     keep_in_pm(store, ino, wait)
 }

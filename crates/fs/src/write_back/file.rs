@@ -123,7 +123,7 @@ fn lazy_round(
     Ok(written)
 }
 
-/// The blocks among `blocks` whose dirty pages have their home in PM.
+/// The first blocks among `blocks` whose dirty pages have their home in PM, as many as a group has.
 fn lazy_of(store: &Store, ino: Ino, blocks: &BTreeSet<FileBlock>) -> FsResult<Vec<FileBlock>> {
     if store.dram.cache().dirty_pages_of(Home::Pm) == 0 {
         return Ok(Vec::new());
@@ -134,7 +134,7 @@ fn lazy_of(store: &Store, ino: Ino, blocks: &BTreeSet<FileBlock>) -> FsResult<Ve
         inode => inode?,
     };
     let is_lazy = |block: &&FileBlock| store.dram.cache().home_of(inode.page_key(**block)) == Some(Home::Pm);
-    Ok(blocks.iter().filter(is_lazy).copied().collect())
+    Ok(blocks.iter().filter(is_lazy).take(MOST_PAGES as usize).copied().collect())
 }
 
 /// Makes the present content and size of a file durable. Later writes may be covered or not, so the call ends
@@ -157,8 +157,10 @@ pub(crate) fn write_back_file(store: &Store, ino: Ino, wait: Wait) -> FsResult<(
         into_pm.blocks.iter().for_each(|block| {
             left.remove(block);
         });
-        let blocks: Vec<FileBlock> = left.iter().copied().collect();
-        let below = write_back_blocks(store, ino, &blocks, all);
+        let below = match store.dram.cache().dirty_pages_of(Home::Block) {
+            0 => Ok(Written::default()),
+            _ => write_back_blocks(store, ino, &left.iter().copied().collect::<Vec<FileBlock>>(), all),
+        };
         let written = below.map(|below| Written {
             others: below.others + into_pm.others,
             blocks: [below.blocks, into_pm.blocks].concat(),
@@ -177,7 +179,10 @@ pub(crate) fn write_back_file(store: &Store, ino: Ino, wait: Wait) -> FsResult<(
         written.blocks.iter().for_each(|block| {
             left.remove(block);
         });
-        left.retain(|block| is_dirty(store, ino, *block));
+        // Others have written some back, or dropped them. A look at all pages in each turn would cost more than their stores.
+        if written.blocks.is_empty() {
+            left.retain(|block| is_dirty(store, ino, *block));
+        }
         idle = match (written.blocks.is_empty(), written.others) {
             (false, _) => 0,
             (true, 0) => idle + MOST_TRIES,

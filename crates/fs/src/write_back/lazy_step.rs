@@ -1,8 +1,7 @@
 //! Background write-back of lazy pages when little room is left ([HiNFS] section 3.3): from the low mark of free pages until
-//! the high mark, the least recently written pages first. Pages that are dirty for long are the business of
-//! [`steps`](super::steps).
+//! the high mark, the least recently written pages first; and pages that are dirty for long.
 
-use crate::write_back::steps::lazy_round;
+use crate::write_back::steps::{lazy_age_round, lazy_round};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use terrace_runtime::{Next, Step};
@@ -37,7 +36,9 @@ impl Step for LazyStep {
         let period = store.dram.lazy_writes().options().period;
         let write_back = store.dram.write_back();
         if store.persistent.wal().is_stopped() || !write_back.is_draining(store.dram.cache().dirty_pages()) {
-            return Next::After(period);
+            // Pages that are dirty for long go with the first step: the step for devices may be held by one.
+            let has_aged = self.number == 0 && !store.persistent.wal().is_stopped() && lazy_age_round(&store);
+            return if has_aged { Next::Again } else { Next::After(period) };
         }
         match lazy_round(&store) {
             Ok(true) => Next::Again,

@@ -81,11 +81,28 @@ pub fn write_back_noted(store: &Store, ino: Ino, wait: Wait) -> FsResult<()> {
 
 /// Writes back a group around a block.
 fn group_round(store: &Store, ino: Ino, block: FileBlock) -> FsResult<Round> {
+    round_of(store, ino, block, |home, blocks| match home {
+        Home::Block => write_back_blocks(store, ino, blocks, interleave::active()),
+        Home::Pm => write_back_lazy(store, ino, blocks, interleave::active(), Wait::Allowed),
+    })
+}
+
+/// Writes back a group around a block if it goes into PM; with `Wait::Never` no device is asked for what it lacks.
+fn pm_group_round(store: &Store, ino: Ino, block: FileBlock, wait: Wait) -> FsResult<Round> {
+    round_of(store, ino, block, |home, blocks| match home {
+        Home::Block => Ok(Written::default()),
+        Home::Pm => write_back_lazy(store, ino, blocks, interleave::active(), wait),
+    })
+}
+
+fn round_of(
+    store: &Store,
+    ino: Ino,
+    block: FileBlock,
+    write: impl FnOnce(Home, &[FileBlock]) -> FsResult<Written>,
+) -> FsResult<Round> {
     let generation = generation_of(store, ino);
-    let written = blocks_with(store, ino, block).and_then(|(home, blocks)| match home {
-        Home::Block => write_back_blocks(store, ino, &blocks, interleave::active()),
-        Home::Pm => write_back_lazy(store, ino, &blocks, interleave::active(), Wait::Allowed),
-    });
+    let written = blocks_with(store, ino, block).and_then(|(home, blocks)| write(home, &blocks));
     match written {
         Ok(Written { failed: Some((_, error)), .. }) => {
             note_round(store, ino, generation, &Err(error.clone()));
@@ -118,10 +135,10 @@ fn group_round(store: &Store, ino: Ino, block: FileBlock) -> FsResult<Round> {
 /// Writes back the group that was written least recently, of a file that does not wait after a failure.
 fn pressure_round(store: &Store) -> FsResult<Round> {
     // PM takes its pages at once, and no device holds them up.
-    if lazy_round(store)? {
-        return Ok(Round::Progress);
+    match lazy_round(store) {
+        Ok(true) => Ok(Round::Progress),
+        _ => device_round(store),
     }
-    device_round(store)
 }
 
 /// As [`pressure_round`], of pages for devices, unless there are none.
@@ -139,12 +156,12 @@ fn device_round(store: &Store) -> FsResult<Round> {
 }
 
 /// Writes back the group for PM that was written least recently, of a file that does not wait after a failure. False: there
-/// was none.
+/// was none. No device is asked (I10), and no PM block but those promised (P1): a page that needs either is for others.
 pub fn lazy_round(store: &Store) -> FsResult<bool> {
     let (now, errors) = (store.clock.monotonic_ns(), &store.dram.write_back().errors);
     let lazy = store.dram.cache().least_recently_written(Home::Pm, |ino| !errors.is_waiting(ino, now));
     let mut first_error = None;
-    match lazy.map(|key| group_round(store, key.ino, key.block)) {
+    match lazy.map(|key| pm_group_round(store, key.ino, key.block, Wait::Never)) {
         None => return Ok(false),
         Some(Ok(Round::Progress)) => return Ok(true),
         Some(Ok(Round::Nothing)) => {}
@@ -152,10 +169,8 @@ pub fn lazy_round(store: &Store) -> FsResult<bool> {
     }
     // The page lies behind a page that a device holds up, is in flight elsewhere, or fails.
     for ino in store.dram.cache().dirty_files().into_iter().filter(|ino| !errors.is_waiting(*ino, now)) {
-        if let Some(block) = store.dram.cache().next_dirty(ino, FileBlock(0), FileBlock(u64::MAX))
-            && blocks_with(store, ino, block).is_ok_and(|(home, _)| home == Home::Pm)
-        {
-            match group_round(store, ino, block) {
+        if let Some(block) = store.dram.cache().next_dirty(ino, FileBlock(0), FileBlock(u64::MAX)) {
+            match pm_group_round(store, ino, block, Wait::Never) {
                 Ok(Round::Progress) => return Ok(true),
                 Ok(Round::Nothing) => {}
                 Err(error) => {
@@ -182,7 +197,7 @@ pub(crate) fn tail_round(store: &Store, ino: Ino) -> bool {
             let _guard = store.inodes.locks().read(ino);
             first()
         };
-        match block.map(|block| group_round(store, ino, block)) {
+        match block.map(|block| pm_group_round(store, ino, block, Wait::Allowed)) {
             Some(Ok(Round::Progress)) => return true,
             Some(Ok(Round::Nothing)) => store.dram.write_back().wait_round(WAIT),
             Some(Err(_)) | None => return false,
@@ -206,6 +221,29 @@ fn any_round(store: &Store, now_ns: u64) -> FsResult<Round> {
 
 /// Writes back a group with a page that is dirty for too long, and raises sizes that nothing holds back.
 fn age_round(store: &Store) -> FsResult<Round> {
+    let first_error = match aged_group(store, |ino, block| group_round(store, ino, block)) {
+        Ok(Round::Progress) => return Ok(Round::Progress),
+        aged => aged.err(),
+    };
+    let (now, errors) = (store.clock.monotonic_ns(), &store.dram.write_back().errors);
+    for ino in store.dram.volatile_sizes().files() {
+        if store.dram.cache().count_dirty(ino) == 0 && !errors.is_waiting(ino, now) {
+            let generation = generation_of(store, ino);
+            let raised = raise_durable(store, ino, Wait::Allowed);
+            note_round(store, ino, generation, &raised);
+        }
+    }
+    first_error.map_or(Ok(Round::Nothing), Err)
+}
+
+/// As [`age_round`], of groups for PM alone: a device that hangs holds none of them up. False: none was written.
+pub(crate) fn lazy_age_round(store: &Store) -> bool {
+    let aged = aged_group(store, |ino, block| pm_group_round(store, ino, block, Wait::Never));
+    aged.is_ok_and(|round| round == Round::Progress)
+}
+
+/// A round with a page that is dirty for too long, the first one that makes progress.
+fn aged_group(store: &Store, write: impl Fn(Ino, FileBlock) -> FsResult<Round>) -> FsResult<Round> {
     let now = store.clock.monotonic_ns();
     // Pages that would be older at the next look are written back.
     let options = store.dram.lazy_writes().options();
@@ -216,19 +254,12 @@ fn age_round(store: &Store) -> FsResult<Round> {
     let due = store.dram.cache().aged(cutoff);
     let mut first_error = None;
     for (ino, block) in due.into_iter().filter(|(ino, _)| !errors.is_waiting(*ino, now)) {
-        match group_round(store, ino, block) {
+        match write(ino, block) {
             Ok(Round::Progress) => return Ok(Round::Progress),
             Ok(Round::Nothing) => {}
             Err(error) => {
                 first_error.get_or_insert(error);
             }
-        }
-    }
-    for ino in store.dram.volatile_sizes().files() {
-        if store.dram.cache().count_dirty(ino) == 0 && !errors.is_waiting(ino, now) {
-            let generation = generation_of(store, ino);
-            let raised = raise_durable(store, ino, Wait::Allowed);
-            note_round(store, ino, generation, &raised);
         }
     }
     first_error.map_or(Ok(Round::Nothing), Err)

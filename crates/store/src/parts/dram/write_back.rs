@@ -83,7 +83,14 @@ impl WriteBack {
 
     /// Wakes the background when little room is left.
     pub fn wake_if_due(&self, dirty: u64) {
-        if self.is_nearly_full(dirty) && !self.draining.swap(true, Ordering::AcqRel) {
+        if self.is_nearly_full(dirty) {
+            self.begin_draining();
+        }
+    }
+
+    /// Whoever finds little room first wakes all threads that make it.
+    fn begin_draining(&self) {
+        if !self.draining.swap(true, Ordering::AcqRel) {
             self.waker.wake();
             self.lazy_wakers.iter().for_each(Waker::wake);
         }
@@ -98,7 +105,7 @@ impl WriteBack {
         if dirty.saturating_mul(100) <= self.limit_pages.saturating_mul(self.marks[1]) {
             self.draining.store(false, Ordering::Release);
         } else if self.is_nearly_full(dirty) {
-            self.draining.store(true, Ordering::Release);
+            self.begin_draining();
         }
         self.draining.load(Ordering::Acquire)
     }
