@@ -203,10 +203,18 @@ fn demote_all(store: &Store, ino: Ino) {
     demote(store, &victims).unwrap();
 }
 
-/// Lines are stored in place while their block moves below PM, and while another write comes.
-fn moved_amid_stores(images: &Images) {
+/// Lines are stored in place while their block moves below PM, and while another write comes. `is_partial`: the block lies below,
+/// and PM has some of its lines.
+fn moved_amid_stores(images: &Images, is_partial: bool) {
     let run = Run::begin(images);
     run.fs.store.pressure.begin_drain(1);
+    if is_partial {
+        run.fs.fsync(run.file.ino, false, W).unwrap();
+        demote_all(&run.fs.store, run.file.ino);
+        write_units(&run.fs, &run.file, 0..1, WriteFlags::default());
+        run.fs.fsync(run.file.ino, false, W).unwrap();
+        write_units(&run.fs, &run.file, 2..3, WriteFlags::default());
+    }
     let mut step = steps_named(&run.fs, "terrace-lazy").swap_remove(0);
     let (moving, writing, file) = (Arc::clone(&run.fs), Arc::clone(&run.fs), Arc::clone(&run.file));
     let threads = [
@@ -325,7 +333,12 @@ fn reads_see_a_state_of_the_file_beside_lazy_writes_and_write_back() {
 
 #[test]
 fn a_movement_keeps_lines_stored_in_place_meanwhile() {
-    explore_and_find(moved_amid_stores, &[Mistake::OneVersionInPlace]);
+    explore_and_find(|images| moved_amid_stores(images, false), &[]);
+}
+
+#[test]
+fn a_movement_keeps_lines_of_a_partial_shadow_installed_meanwhile() {
+    explore_and_find(|images| moved_amid_stores(images, true), &[Mistake::OneVersionInPlace]);
 }
 
 #[test]

@@ -336,7 +336,7 @@ pub const MODELLED: &[(Mistake, &str, &str)] = &[
     (
         Mistake::OneVersionInPlace,
         "one-version-in-place",
-        "the version of a block rises before the lines of a lazy page are stored in place, and not after the last of them",
+        "the version of a block rises before the lines of a lazy page are stored in place, and not when they become valid",
     ),
     (
         Mistake::StoresNotWaitedFor,

@@ -10,6 +10,7 @@ use terrace_cache::Installed;
 use terrace_format::table::Owner;
 use terrace_format::{BLOCK_SIZE, FileBlock};
 use terrace_map::Mapping;
+use terrace_runtime::planted::{Mistake, planted};
 use terrace_store::attempt::run::run_attempts;
 use terrace_store::change::dirty::{placed, settle};
 use terrace_store::change::record_room::record_of_scattered;
@@ -72,6 +73,14 @@ fn install(look: &Look<'_>, reservation: Reservation<'_>, op: &mut Op) -> Attemp
     log_slot(&mut staged.tx, inode.place, &inode.slot, &slot);
     if has_new || !staged.tx.is_empty() {
         staged.commit(reservation)?;
+    }
+    // A movement may have looked after the stores, and before these lines were valid or the size had them (S6).
+    for page in pages() {
+        if let Place::Present { pm, .. } = &page.place
+            && !planted(Mistake::OneVersionInPlace)
+        {
+            store.persistent.blocks().bump(*pm);
+        }
     }
     let now = store.clock.monotonic_ns();
     let clean =

@@ -3,7 +3,7 @@
 //!
 //! Readers go on: reads take these lines from DRAM. Writers into DRAM go on: a page is in flight in a single look at a time, so
 //! no older copy is stored after a newer copy. All others who take the exclusive lock wait for the stores. The version of the
-//! block rises before the first and after the last store, and refuses a migration with an earlier look (S6).
+//! block rises before the first store and when the pages are installed, and refuses a migration with an earlier look (S6).
 
 use terrace_blocks::Claim;
 use terrace_cache::{DirtyPage, Lines};
@@ -264,9 +264,6 @@ fn store_lines(store: &Store, pm: PmBlock, copy: &DirtyPage, lines: LineMask) ->
         store.persistent.pm().write_streaming(at.plus(run.start as u64), bytes)?;
         store.devices.io().pm.write(bytes.len());
         note_written_back(store, copy.key.ino, bytes.len());
-    }
-    if !planted(Mistake::OneVersionInPlace) {
-        blocks.bump(pm);
     }
     Ok(blocks.descriptor(pm).version())
 }
