@@ -246,7 +246,8 @@ assert status["parameters"] == {
     "whole_after_seconds": 30, "threshold_percent": 80, "threshold_even_percent": 70, "threshold_step_percent": 5,
     "threshold_min_percent": 50, "threshold_max_percent": 90, "threshold_decay": 8, "dataflow_high": 2.0,
     "dataflow_low": 0.5, "dataflow_seconds": 4, "spill_high_percent": 95, "spill_low_percent": 90, "group_bytes": status["parameters"]["group_bytes"],
-    "cache_bytes": 32 << 20, "cache_follows_memory": False, "kernel_cache_bytes": 48 << 20, "kernel_cached_bytes": 0, "buffer_bytes": 64 << 20, "prefetch_bytes": 128 << 10, "prefetch_seconds": 1.0}
+    "cache_bytes": 32 << 20, "cache_follows_memory": False, "kernel_cache_bytes": 48 << 20, "kernel_cached_bytes": 0, "buffer_bytes": 64 << 20, "prefetch_bytes": 128 << 10, "prefetch_seconds": 1.0,
+    "lazy_low_percent": 5, "lazy_high_percent": 20, "lazy_age_seconds": 30.0, "lazy_period_seconds": 5.0, "lazy_idle_seconds": 5.0}
 # 1 MiB, which is more than a sixteenth of 16 MiB.
 assert 1 << 20 <= status["parameters"]["group_bytes"] <= 2 << 20, status["parameters"]
 PY
