@@ -5,7 +5,7 @@ use terrace_engine::{BufferOptions, LazyOption, MountOptions};
 
 /// The value of a mark.
 enum Mark {
-    /// Of free room in DRAM, from 1 to 99.
+    /// A share of free room in DRAM, from 1 to 99.
     Percent(fn(&mut BufferOptions, u8)),
     /// From [`SHORTEST`] to [`LONGEST`].
     Time(fn(&mut BufferOptions, Duration)),

@@ -40,7 +40,7 @@ pub fn make_pool(media: &PoolMedia) {
 /// Makes an empty file in the root.
 ///
 /// # Errors
-/// Those of the engine.
+/// Errors are the engine's.
 pub fn make_file(fs: &Engine, name: &str) -> FsResult<Ino> {
     let caller = Caller { uid: 0, gid: 0 };
     Ok(fs.mknod(ROOT_INO, name.as_bytes(), 0o100644, 0, caller, Wait::Allowed)?.ino)

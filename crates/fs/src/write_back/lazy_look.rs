@@ -118,7 +118,7 @@ pub(super) fn look_at_lazy<'s>(
     let durable_block = FileBlock(inode.durable_size() / BLOCK_SIZE);
     let intents = intents_of(store, &inode)?;
     let most = MOST_PAGES.min(atomic_blocks(store)) as usize;
-    // Of a page all lines go, or none.
+    // A page goes with all its lines, or not at all.
     let mut left = (HELD_NS / store.dram.lazy_writes().costs().pm_ns) as u32;
     for block in blocks {
         let Some(copy) = store.dram.cache().dirty(inode.page_key(*block)) else { continue };

@@ -88,7 +88,7 @@ impl WriteBack {
         }
     }
 
-    /// Whoever finds little room first wakes all threads that make it.
+    /// The first thread that finds little room wakes all threads that make room.
     fn begin_draining(&self) {
         if !self.draining.swap(true, Ordering::AcqRel) {
             self.waker.wake();

@@ -33,7 +33,7 @@ const PIECE: usize = 1 << 20;
 /// Requests of one size.
 struct Requests<'a> {
     bytes: u64,
-    /// Of three requests, those that read.
+    /// Reads among three requests.
     reads: u64,
     size: &'a Size,
 }
