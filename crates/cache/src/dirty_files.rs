@@ -5,7 +5,8 @@
 
 use crate::header::PageKey;
 use crate::sync_state::SyncState;
-use std::collections::{BTreeMap, HashMap};
+use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
 use terrace_format::{FileBlock, Ino};
 use terrace_runtime::sync::Mutex;
 use terrace_runtime::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,7 +24,7 @@ pub(crate) struct File {
     pub(crate) oldest_ns: u64,
     /// Writes between syncs, of blocks with and without a page.
     pub(crate) states: BTreeMap<FileBlock, SyncState>,
-    /// Blocks written since the last sync, each once.
+    /// Blocks written since the last sync; also blocks whose state was dropped since, and those twice if written again.
     pub(crate) since_sync: Vec<FileBlock>,
     /// The last sync.
     pub(crate) synced_ns: Option<u64>,
@@ -52,8 +53,10 @@ impl File {
     fn drop_states_before(&mut self, cutoff_ns: u64) -> u64 {
         let before = self.states.len();
         self.states.retain(|_, state| state.last_ns > cutoff_ns);
-        let states = &self.states;
-        self.since_sync.retain(|block| states.contains_key(block));
+        if self.since_sync.len() > 2 * self.states.len() {
+            let states = &self.states;
+            self.since_sync.retain(|block| states.contains_key(block));
+        }
         (before - self.states.len()) as u64
     }
 
@@ -64,7 +67,7 @@ impl File {
 
 /// The index of dirty blocks by file.
 pub(crate) struct DirtyFiles {
-    pub(crate) shards: Vec<Mutex<HashMap<Ino, File>>>,
+    pub(crate) shards: Vec<Mutex<FxHashMap<Ino, File>>>,
     /// States of each shard.
     states: Vec<AtomicU64>,
     /// Most states of blocks without a page.
@@ -86,7 +89,7 @@ impl DirtyFiles {
         }
     }
 
-    pub(crate) fn shard(&self, ino: Ino) -> &Mutex<HashMap<Ino, File>> {
+    pub(crate) fn shard(&self, ino: Ino) -> &Mutex<FxHashMap<Ino, File>> {
         &self.shards[ino.0 as usize % SHARDS]
     }
 
@@ -141,7 +144,7 @@ impl DirtyFiles {
         if added > 0 {
             let (all, most) = (self.states(), most + pages);
             if all > most {
-                self.drop_oldest(all - most + most / SHARDS as u64);
+                self.drop_oldest(all - most + most / 4);
             }
         }
     }
@@ -174,7 +177,7 @@ impl DirtyFiles {
     }
 
     /// Drops the states of an earlier file of an inode.
-    fn drop_gone(&self, files: &mut HashMap<Ino, File>, key: PageKey) {
+    fn drop_gone(&self, files: &mut FxHashMap<Ino, File>, key: PageKey) {
         let gone = files.get(&key.ino).filter(|file| file.generation != key.generation);
         if let Some(file) = gone.filter(|file| file.blocks.is_empty()) {
             let states = file.states.len() as u64;
@@ -203,7 +206,7 @@ impl DirtyFiles {
 }
 
 /// Drops the states with the earliest last writes, as many as wanted, but at most half of them. Gives their number.
-fn drop_oldest(files: &mut HashMap<Ino, File>, wanted: u64) -> u64 {
+fn drop_oldest(files: &mut FxHashMap<Ino, File>, wanted: u64) -> u64 {
     let mut times: Vec<u64> = files.values().flat_map(File::state_times).collect();
     if times.is_empty() {
         return 0;

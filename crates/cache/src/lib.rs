@@ -26,4 +26,4 @@ pub use clean::Found;
 pub use dirty::{DirtyPage, Dropped, Installed};
 pub use header::{Lines, PageKey};
 pub use page::Page;
-pub use sync_state::{Judged, LineCosts, SyncAges, SyncVerdicts};
+pub use sync_state::{Judged, LineCosts, SyncAges, SyncVerdicts, WrittenLines};

@@ -15,11 +15,24 @@ pub struct LineCosts {
 
 impl LineCosts {
     /// Whether lines that were written `written` times between two syncs, the later of which wrote `flushed` of them to PM,
-    /// cost less by way of DRAM ([HiNFS] inequality 1).
-    pub fn is_lazy(&self, written: u64, flushed: u64) -> bool {
-        let (written, flushed) = (written as f64, flushed as f64);
-        written * self.dram_ns + flushed * self.pm_ns < written * self.pm_ns
+    /// cost less by way of DRAM than the `direct` lines that the same writes store to PM the direct way ([HiNFS] inequality
+    /// 1, where `direct` is `written`: its direct writes store in place).
+    pub fn is_lazy(&self, written: u64, flushed: u64, direct: u64) -> bool {
+        let [written, flushed, direct] = [written, flushed, direct].map(|lines| lines as f64);
+        written * self.dram_ns + flushed * self.pm_ns < direct * self.pm_ns
     }
+}
+
+/// A write to a block.
+#[derive(Debug, Clone, Copy)]
+pub struct WrittenLines {
+    /// Its lines.
+    pub lines: Lines,
+    /// The number of lines that it stores to PM the direct way: more than its own where a new block takes the rest of the old
+    /// one over, or zeros.
+    pub direct: u32,
+    /// Whether the file has no bytes there yet: either way the whole block is stored.
+    pub is_new: bool,
 }
 
 /// The state of a block.
@@ -27,6 +40,10 @@ impl LineCosts {
 pub(crate) struct SyncState {
     /// Lines written since the last sync, each as often as it was.
     pub(crate) written: u32,
+    /// Lines that these writes store to PM the direct way.
+    pub(crate) written_direct: u32,
+    /// Whether the block had no bytes at the first of them.
+    pub(crate) is_new: bool,
     /// Lines that the next sync would write, of a block that is written to PM: different ones since the last sync.
     pub(crate) direct: Lines,
     /// The last write.
@@ -72,7 +89,25 @@ pub struct Judged {
 
 impl SyncState {
     pub(crate) fn new() -> SyncState {
-        SyncState { written: 0, direct: Lines::default(), last_ns: 0, is_eager: None }
+        SyncState {
+            written: 0,
+            written_direct: 0,
+            is_new: false,
+            direct: Lines::default(),
+            last_ns: 0,
+            is_eager: None,
+        }
+    }
+
+    /// Notes a write, to PM if `is_direct`.
+    pub(crate) fn note(&mut self, write: WrittenLines, is_direct: bool, now_ns: u64) {
+        self.written = self.written.saturating_add(write.lines.0.count_ones());
+        self.written_direct = self.written_direct.saturating_add(write.direct);
+        self.is_new |= write.is_new;
+        self.last_ns = now_ns;
+        if is_direct {
+            self.direct = self.direct.union(write.lines);
+        }
     }
 
     /// Chooses at the begin of a sync; `dirty`: lines of the page, if the block has one. Gives whether the block is eager, if it
@@ -87,9 +122,13 @@ impl SyncState {
     ) -> Option<bool> {
         let is_old = now_ns.saturating_sub(self.last_ns) >= ages.old_ns;
         let direct = if is_old { Lines::default() } else { self.direct };
-        let flushed = u64::from(dirty.union(direct).0.count_ones());
+        let flushed = match dirty.union(direct) {
+            Lines(0) => 0,
+            _ if self.is_new => u64::from(Lines::ALL.0.count_ones()),
+            lines => u64::from(lines.0.count_ones()),
+        };
         let written = u64::from(self.written);
-        let is_eager = !costs.is_lazy(written, flushed);
+        let is_eager = !costs.is_lazy(written, flushed, u64::from(self.written_direct));
         verdicts.lines += written;
         verdicts.again += u64::from(self.is_eager.is_some());
         verdicts.agreed += u64::from(self.is_eager == Some(is_eager));
@@ -100,7 +139,7 @@ impl SyncState {
             }
             false => verdicts.lazy += 1,
         }
-        (self.written, self.direct) = (0, Lines::default());
+        (self.written, self.written_direct, self.is_new, self.direct) = (0, 0, false, Lines::default());
         let before = self.is_eager.replace(is_eager);
         (before != Some(is_eager)).then_some(is_eager)
     }

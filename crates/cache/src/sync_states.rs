@@ -7,7 +7,7 @@
 
 use crate::block_cache::BlockCache;
 use crate::header::{Lines, PageKey};
-use crate::sync_state::{Judged, LineCosts, SyncAges, SyncState};
+use crate::sync_state::{Judged, LineCosts, SyncAges, SyncState, WrittenLines};
 use terrace_format::{FileBlock, Ino};
 use terrace_placement::Home;
 
@@ -22,41 +22,40 @@ impl BlockCache {
     pub fn note_lines(
         &self,
         first: PageKey,
-        written: impl Iterator<Item = (FileBlock, Lines)>,
+        written: impl Iterator<Item = (FileBlock, WrittenLines)>,
         is_direct: bool,
         now_ns: u64,
     ) {
         self.files.with_states(first, self.dirty_pages_of(Home::Pm), now_ns, |file| {
-            for (block, lines) in written {
+            for (block, write) in written {
                 let state = file.states.entry(block).or_insert_with(SyncState::new);
                 if state.written == 0 {
                     file.since_sync.push(block);
                 }
-                state.written = state.written.saturating_add(lines.0.count_ones());
-                state.last_ns = now_ns;
-                if is_direct {
-                    state.direct = state.direct.union(lines);
-                }
+                state.note(write, is_direct, now_ns);
             }
         });
     }
 
-    /// The choice for the next write of a block: whether it is lazy; `None` without a choice. The caller holds the inode's
-    /// lock.
-    pub fn sync_choice(&self, key: PageKey, now_ns: u64, ages: SyncAges) -> Option<bool> {
-        let files = self.files.shard(key.ino).lock();
-        let file = files.get(&key.ino).filter(|file| file.generation == key.generation)?;
-        let is_eager = file.states.get(&key.block)?.is_eager?;
+    /// Whether the next writes of the blocks from `first` on are lazy, by their last syncs: into `choices`, `None` for a block
+    /// without a choice. Gives the choice for such blocks by the last sync of the file, that of most of its blocks; `None`
+    /// before the first sync. The caller holds the inode's lock.
+    pub fn sync_choices(
+        &self,
+        first: PageKey,
+        now_ns: u64,
+        ages: SyncAges,
+        choices: &mut [Option<bool>],
+    ) -> Option<bool> {
+        choices.fill(None);
+        let files = self.files.shard(first.ino).lock();
+        let file = files.get(&first.ino).filter(|file| file.generation == first.generation)?;
         let is_synced = file.synced_ns.is_some_and(|at| now_ns.saturating_sub(at) < ages.idle_ns);
-        Some(!(is_eager && is_synced))
-    }
-
-    /// The choice for a block that no sync has covered yet, by the last sync of its file: whether it is lazy, as most blocks of
-    /// that sync; `None` before the first sync. The caller holds the inode's lock.
-    pub fn file_choice(&self, key: PageKey, now_ns: u64, ages: SyncAges) -> Option<bool> {
-        let files = self.files.shard(key.ino).lock();
-        let file = files.get(&key.ino).filter(|file| file.generation == key.generation)?;
-        let is_synced = file.synced_ns.is_some_and(|at| now_ns.saturating_sub(at) < ages.idle_ns);
+        let end = first.block.plus(choices.len() as u64);
+        for (block, state) in file.states.range(first.block..end) {
+            let choice = state.is_eager.map(|is_eager| !(is_eager && is_synced));
+            choices[(block.0 - first.block.0) as usize] = choice;
+        }
         file.is_eager.map(|is_eager| !(is_eager && is_synced))
     }
 
@@ -72,22 +71,26 @@ impl BlockCache {
     ) -> Judged {
         let mut judged = Judged::default();
         self.files.note_synced(ino, now_ns);
-        let blocks = {
+        let (blocks, has_pages) = {
             let mut files = self.files.shard(ino).lock();
             let Some(file) = files.get_mut(&ino).filter(|file| file.generation == generation) else {
                 return judged;
             };
             file.synced_ns = Some(now_ns);
-            std::mem::take(&mut file.since_sync)
+            (std::mem::take(&mut file.since_sync), !file.blocks.is_empty())
         };
-        let dirty = |block: &FileBlock| self.dirty_lines(PageKey { ino, generation, block: *block });
+        let dirty = |block: &FileBlock| match has_pages {
+            true => self.dirty_lines(PageKey { ino, generation, block: *block }),
+            false => Lines::default(),
+        };
         let flushed: Vec<(FileBlock, Lines)> = blocks.iter().map(|block| (*block, dirty(block))).collect();
         let mut files = self.files.shard(ino).lock();
         let Some(file) = files.get_mut(&ino).filter(|file| file.generation == generation) else {
             return judged;
         };
         for (block, dirty) in flushed {
-            if let Some(state) = file.states.get_mut(&block) {
+            // A block without writes is in the list a second time.
+            if let Some(state) = file.states.get_mut(&block).filter(|state| state.written > 0) {
                 let new = state.judge(dirty, now_ns, costs, ages, &mut judged.verdicts);
                 judged.new.extend(new.map(|is_eager| (block, is_eager)));
             }
@@ -140,7 +143,7 @@ impl BlockCache {
     }
 
     /// Blocks of a file with a choice, and how many of them are eager.
-    pub fn sync_choices(&self, ino: Ino) -> (u64, u64) {
+    pub fn count_choices(&self, ino: Ino) -> (u64, u64) {
         let files = self.files.shard(ino).lock();
         let states = files.get(&ino).into_iter().flat_map(|file| file.states.values());
         states
@@ -153,7 +156,7 @@ impl BlockCache {
 mod tests {
     use crate::block_cache::BlockCache;
     use crate::header::{Lines, PageKey};
-    use crate::sync_state::{Judged, LineCosts, SyncAges};
+    use crate::sync_state::{Judged, LineCosts, SyncAges, WrittenLines};
     use terrace_format::{FileBlock, Ino};
 
     const COSTS: LineCosts = LineCosts { dram_ns: 10.0, pm_ns: 200.0 };
@@ -165,7 +168,19 @@ mod tests {
 
     /// A direct write of lines of a block.
     fn write(cache: &BlockCache, block: u64, lines: Lines, now_ns: u64) {
-        cache.note_lines(key(block), [(FileBlock(block), lines)].into_iter(), true, now_ns);
+        write_storing(cache, block, (lines, lines.0.count_ones()), now_ns);
+    }
+
+    /// A direct write of lines of a block that stores so many.
+    fn write_storing(cache: &BlockCache, block: u64, (lines, direct): (Lines, u32), now_ns: u64) {
+        let write = WrittenLines { lines, direct, is_new: false };
+        cache.note_lines(key(block), [(FileBlock(block), write)].into_iter(), true, now_ns);
+    }
+
+    fn block_choice(cache: &BlockCache, key: PageKey, now_ns: u64) -> Option<bool> {
+        let mut choices = [None];
+        cache.sync_choices(key, now_ns, AGES, &mut choices);
+        choices[0]
     }
 
     fn cache() -> BlockCache {
@@ -181,29 +196,51 @@ mod tests {
         for _ in 0..3 {
             write(&cache, 2, Lines(0xff), 1);
         }
-        assert_eq!(cache.sync_choice(key(1), 1, AGES), None, "no sync yet");
+        assert_eq!(block_choice(&cache, key(1), 1), None, "no sync yet");
         let Judged { verdicts, mut new } = cache.judge_sync(Ino(5), 1, 2, COSTS, AGES);
         assert_eq!((verdicts.lazy, verdicts.eager, verdicts.lines), (1, 1, 64 + 24));
         new.sort_unstable();
         assert_eq!(new, [(FileBlock(1), true), (FileBlock(2), false)]);
-        assert_eq!(cache.sync_choice(key(1), 3, AGES), Some(false));
-        assert_eq!(cache.sync_choice(key(2), 3, AGES), Some(true));
+        assert_eq!(block_choice(&cache, key(1), 3), Some(false));
+        assert_eq!(block_choice(&cache, key(2), 3), Some(true));
         assert_eq!(cache.judge_sync(Ino(5), 1, 4, COSTS, AGES), Default::default(), "nothing was written");
         write(&cache, 1, Lines::ALL, 5);
         assert_eq!(cache.judge_sync(Ino(5), 1, 6, COSTS, AGES).new, [], "the same choice");
     }
 
     #[test]
+    fn a_part_of_a_block_is_lazy_where_a_direct_write_stores_the_whole_block() {
+        let cache = cache();
+        write_storing(&cache, 1, (Lines(0xff), 64), 1);
+        write_storing(&cache, 2, (Lines(0xff), 8), 1);
+        write_storing(&cache, 3, (Lines(u64::MAX >> 1), 64), 1);
+        let Judged { mut new, .. } = cache.judge_sync(Ino(5), 1, 2, COSTS, AGES);
+        new.sort_unstable();
+        assert_eq!(new, [(FileBlock(1), false), (FileBlock(2), true), (FileBlock(3), true)]);
+    }
+
+    #[test]
+    fn a_new_block_is_stored_whole_either_way() {
+        let cache = cache();
+        let write = |lines, direct, is_new| (FileBlock(1), WrittenLines { lines, direct, is_new });
+        let writes = [write(Lines(0xff), 64, true), write(Lines(0xff00), 8, false)];
+        cache.note_lines(key(1), writes[..1].iter().copied(), true, 1);
+        assert_eq!(cache.judge_sync(Ino(5), 1, 2, COSTS, AGES).new, [(FileBlock(1), true)], "written once");
+        cache.note_lines(key(1), writes.into_iter(), true, 3);
+        assert_eq!(cache.judge_sync(Ino(5), 1, 4, COSTS, AGES).new, [(FileBlock(1), false)], "appended to");
+    }
+
+    #[test]
     fn a_block_without_a_choice_follows_the_last_sync_of_its_file() {
         let cache = cache();
         write(&cache, 1, Lines::ALL, 1);
-        assert_eq!(cache.file_choice(key(9), 1, AGES), None, "no sync yet");
+        assert_eq!(cache.sync_choices(key(9), 1, AGES, &mut []), None, "no sync yet");
         cache.judge_sync(Ino(5), 1, 2, COSTS, AGES);
-        assert_eq!(cache.file_choice(key(9), 3, AGES), Some(false));
-        assert_eq!(cache.file_choice(key(9), 2 + 5_000, AGES), Some(true), "no sync for long");
+        assert_eq!(cache.sync_choices(key(9), 3, AGES, &mut []), Some(false));
+        assert_eq!(cache.sync_choices(key(9), 2 + 5_000, AGES, &mut []), Some(true), "no sync for long");
         (0..9).for_each(|at| write(&cache, at % 3, Lines::ALL, 3));
         cache.judge_sync(Ino(5), 1, 4, COSTS, AGES);
-        assert_eq!(cache.file_choice(key(9), 5, AGES), Some(true));
+        assert_eq!(cache.sync_choices(key(9), 5, AGES, &mut []), Some(true));
     }
 
     #[test]
@@ -211,8 +248,8 @@ mod tests {
         let cache = cache();
         write(&cache, 1, Lines::ALL, 1);
         cache.judge_sync(Ino(5), 1, 2, COSTS, AGES);
-        assert_eq!(cache.sync_choice(key(1), 2 + 4_999, AGES), Some(false));
-        assert_eq!(cache.sync_choice(key(1), 2 + 5_000, AGES), Some(true));
+        assert_eq!(block_choice(&cache, key(1), 2 + 4_999), Some(false));
+        assert_eq!(block_choice(&cache, key(1), 2 + 5_000), Some(true));
     }
 
     #[test]
@@ -240,7 +277,7 @@ mod tests {
         assert!(cache.has_dropped_states());
         let verdicts = cache.judge_sync(Ino(5), 1, 5_000, COSTS, AGES).verdicts;
         assert_eq!(verdicts.eager, cache.sync_states());
-        assert_eq!(cache.sync_choice(key(4_999), 5_000, AGES), Some(false));
+        assert_eq!(block_choice(&cache, key(4_999), 5_000), Some(false));
         cache.forget_syncs(Ino(5));
         assert_eq!(cache.sync_states(), 0);
         assert!(cache.is_synced(Ino(5), 9_999, AGES) && !cache.is_synced(Ino(5), 10_000, AGES));

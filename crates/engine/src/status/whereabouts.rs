@@ -78,7 +78,7 @@ fn whereabouts_on_media(engine: &Engine, ino: Ino, range: BlockRange) -> FsResul
     found.dirty_bytes = engine.store.dram.cache().count_dirty(ino) * BLOCK_SIZE;
     found.dram_bytes = engine.store.dram.cache().count_file(ino, inode.slot.generation.get()) * BLOCK_SIZE;
     // A block whose state was dropped has its choice in the descriptor.
-    let (judged, eager) = engine.store.dram.cache().sync_choices(ino);
+    let (judged, eager) = engine.store.dram.cache().count_choices(ino);
     (found.judged_blocks, found.eager_blocks) = (judged + kept, eager + kept);
     // Predictions exist for regular files only.
     if inode.slot.is_regular() {

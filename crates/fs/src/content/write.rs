@@ -19,7 +19,7 @@ use terrace_store::inode::attributes::getattr;
 use terrace_store::inode::load::load_regular;
 use terrace_store::pressure::buffer::{has_buffer, has_lazy_writes};
 use terrace_store::pressure::pm_space::{is_pm_short, wait_for_demotion};
-use terrace_store::steering::choose_home::{ask_home, is_lazy};
+use terrace_store::steering::choose_home::{self, ask_home};
 use terrace_store::steering::learn::expect_use;
 use terrace_store::store::Store;
 use terrace_store::types::segment::Segment;
@@ -163,10 +163,9 @@ fn lazy_run(
     let _guard = store.inodes.locks().read(ino);
     let inode = load_regular(store, ino)?;
     let blocks = Segment { offset, length: length as u64, data: None }.blocks();
-    let first_is_lazy = is_lazy(store, &inode, blocks.first, flags);
-    let differs = |block: &u64| is_lazy(store, &inode, FileBlock(*block), flags) != first_is_lazy;
-    let end = (blocks.first.0 + 1..blocks.end.0).find(differs).unwrap_or(blocks.end.0) * BLOCK_SIZE;
-    Ok((length.min((end - offset) as usize), first_is_lazy))
+    let (count, is_lazy) = choose_home::lazy_run(store, &inode, blocks, flags);
+    let end = (blocks.first.0 + count) * BLOCK_SIZE;
+    Ok((length.min((end - offset) as usize), is_lazy))
 }
 
 /// Writes into PM.

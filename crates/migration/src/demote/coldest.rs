@@ -7,15 +7,14 @@
 //! (docs/placement.md).
 
 use crate::migration::Migration;
-use std::collections::{HashMap, VecDeque};
-use std::hash::BuildHasherDefault;
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
 use terrace_blocks::Descriptor;
 use terrace_placement::VictimOrder;
 use terrace_placement::temperature::{Portion, Times, coldest};
 use terrace_store::moving::victim::{LEAVING, Victim};
-use terrace_store::parts::inodes::open_files::NumberHasher;
 
-type ByFile<T> = HashMap<u64, T, BuildHasherDefault<NumberHasher>>;
+type ByFile<T> = FxHashMap<u64, T>;
 
 /// About `wanted` blocks of the coldest files, sorted by file and block; none when no file is cold and every
 /// file was used at one moment only. Blocks that `fits` refuses are left out.
@@ -28,7 +27,7 @@ pub fn pick_coldest(
     let now = migration.store.steering.tick();
     // For a block that was marked meanwhile this is the last write.
     let tick = |descriptor: &Descriptor| order.tick(descriptor.written(), descriptor.read());
-    let mut files: ByFile<Times> = HashMap::default();
+    let mut files: ByFile<Times> = FxHashMap::default();
     migration.store.persistent.blocks().visit_files(&mut |_, descriptor, ino, _| {
         if descriptor.touched() < LEAVING && fits(descriptor) {
             files.entry(ino.0).or_default().add(tick(descriptor));
@@ -70,7 +69,7 @@ mod tests {
         const WHOLE_AFTER: u32 = 3000;
         let now = 10 * WHOLE_AFTER;
         let times = (now, WHOLE_AFTER);
-        let mut files: ByFile<Times> = HashMap::default();
+        let mut files: ByFile<Times> = FxHashMap::default();
         let mut file = |ino, at: &[u32]| at.iter().for_each(|at| files.entry(ino).or_default().add(*at));
         file(1, &[now, now - 1, now - 2]);
         file(2, &[5, 6]);

@@ -12,6 +12,7 @@ use crate::store::Store;
 use crate::types::inode::Inode;
 use crate::types::segment::Segment;
 use crate::types::{BlockRange, WriteFlags};
+use smallvec::SmallVec;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_placement::Home;
 use terrace_placement::decision::{Room, WriteSeen, write_home};
@@ -45,36 +46,40 @@ fn is_behind_dirty(inode: &Inode, segment: &Segment<'_>, flags: WriteFlags) -> b
 /// inode's lock.
 #[inline]
 pub fn is_lazy(store: &Store, inode: &Inode, block: FileBlock, flags: WriteFlags) -> bool {
-    has_lazy_writes(store)
-        && !flags.sync
-        && !store.dram.mapped_files().has(inode.ino)
-        && is_chosen_lazy(store, inode, block, flags)
+    has_lazy_writes(store) && lazy_run(store, inode, BlockRange::new(block, block.plus(1)), flags).1
 }
 
-/// The choice of a write without O_SYNC.
-fn is_chosen_lazy(store: &Store, inode: &Inode, block: FileBlock, flags: WriteFlags) -> bool {
-    let lazy = store.dram.lazy_writes();
-    let durable = inode.durable_size();
+/// The number of blocks that have the same choice at the begin of a range, and the choice, as [`is_lazy`].
+pub fn lazy_run(store: &Store, inode: &Inode, range: BlockRange, flags: WriteFlags) -> (u64, bool) {
+    let all = range.count();
+    if !has_lazy_writes(store) || flags.sync || store.dram.mapped_files().has(inode.ino) {
+        return (all, false);
+    }
+    if store.dram.lazy_writes().options().ablation == LazyAblation::Always && !flags.pages {
+        return (all, true);
+    }
     // Behind what is only in DRAM a write to PM would have to settle it first (C28).
-    if inode.size() > durable && block.0 >= durable / BLOCK_SIZE {
-        return true;
+    let durable = inode.durable_size();
+    let tail = if inode.size() > durable { durable / BLOCK_SIZE } else { u64::MAX };
+    let before_tail = tail.saturating_sub(range.first.0).min(all);
+    match before_tail {
+        0 => return (all, true),
+        // The kernel buffered the pages already.
+        _ if flags.pages => return (before_tail, false),
+        _ => {}
     }
-    // The kernel buffered the page already.
-    if flags.pages {
-        return false;
-    }
-    if lazy.options().ablation == LazyAblation::Always {
-        return true;
-    }
-    let (now, key) = (store.clock.monotonic_ns(), inode.page_key(block));
-    let choice = store.dram.cache().sync_choice(key, now, lazy.ages());
-    choice.or_else(|| kept_choice(store, inode, block)).unwrap_or_else(|| {
-        if lazy.options().ablation == LazyAblation::Published {
-            return true;
-        }
-        let file = store.dram.cache().file_choice(key, now, lazy.ages());
-        file.unwrap_or_else(|| !is_synchronous(store, inode))
-    })
+    let mut choices: SmallVec<[Option<bool>; 4]> = SmallVec::from_elem(None, before_tail as usize);
+    let (now, ages) = (store.clock.monotonic_ns(), store.dram.lazy_writes().ages());
+    let of_file = store.dram.cache().sync_choices(inode.page_key(range.first), now, ages, &mut choices);
+    let is_published = store.dram.lazy_writes().options().ablation == LazyAblation::Published;
+    let without = || is_published || of_file.unwrap_or_else(|| !is_synchronous(store, inode));
+    let is_lazy = |at: u64| {
+        let Some(choice) = choices.get(at as usize) else { return true };
+        let kept = || kept_choice(store, inode, range.first.plus(at));
+        choice.or_else(kept).unwrap_or_else(without)
+    };
+    let first = is_lazy(0);
+    ((1..all).find(|at| is_lazy(*at) != first).unwrap_or(all), first)
 }
 
 /// Whether the predictors expect a sync soon of a file whose blocks were not synced yet: a mail is written once and synced

@@ -5,7 +5,9 @@
 //! the inode lock exclusively. Both get the inode as it was before the write. They touch a few words of fixed tables: no
 //! lock, no allocation.
 
+use crate::error::FsResult;
 use crate::inode::slot::load;
+use crate::lookup::lines::lines_of;
 use crate::parts::steering::file_history::FileHistory;
 use crate::pressure::buffer::has_lazy_writes;
 use crate::steering::choose_home::entry_after;
@@ -13,7 +15,8 @@ use crate::store::Store;
 use crate::types::inode::Inode;
 use crate::types::segment::Segment;
 use crate::types::{BlockRange, WriteFlags};
-use terrace_cache::Lines;
+use terrace_cache::{Lines, WrittenLines};
+use terrace_format::inode::flag;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_placement::write_size::Entry;
 use terrace_placement::{Home, Observation, prior};
@@ -110,9 +113,32 @@ pub fn note_read(store: &Store, inode: &Inode, bytes: u64, dram_bytes: u64) {
 pub fn note_lines(store: &Store, inode: &Inode, segment: &Segment<'_>, flags: WriteFlags, is_direct: bool) {
     if has_lazy_writes(store) && !flags.sync {
         let now = store.clock.monotonic_ns();
-        let lines = segment.parts().map(|(block, from, to)| (block, Lines::touched(from, to)));
-        store.dram.cache().note_lines(inode.page_key(segment.blocks().first), lines, is_direct, now);
+        let written =
+            segment.parts().map(|(block, from, to)| (block, written_lines(store, inode, block, (from, to))));
+        store.dram.cache().note_lines(inode.page_key(segment.blocks().first), written, is_direct, now);
     }
+}
+
+/// The lines of a write to bytes `from` to `to` of a block, and those that it stores to PM the direct way: all of a new block, as
+/// write-back does, and all under data=atomic where a part of the bytes of a block is overwritten. Lines over a cold block count
+/// as stored alone, and whole pages (checksums of data) cost the same either way.
+fn written_lines(store: &Store, inode: &Inode, block: FileBlock, (from, to): (usize, usize)) -> WrittenLines {
+    let (start, size) = (block.0 * BLOCK_SIZE, inode.size());
+    let (lines, is_new) = (Lines::touched(from, to), start >= size);
+    let replaces = || {
+        let is_in_place = store.mode.data_ordered || store.mode.has_checksums;
+        !is_in_place
+            && start + (from as u64) < size
+            && (!inode.slot.has(flag::HAS_COLD) || has_all_lines(store, inode, block).unwrap_or(false))
+    };
+    let direct = if is_new || replaces() { Lines::ALL } else { lines };
+    WrittenLines { lines, direct: direct.0.count_ones(), is_new }
+}
+
+/// Whether PM has all lines of a block.
+fn has_all_lines(store: &Store, inode: &Inode, block: FileBlock) -> FsResult<bool> {
+    let Some(mapping) = store.persistent.map().lookup(&inode.map(), block)? else { return Ok(false) };
+    Ok(lines_of(store, inode.ino, block, mapping)?.is_full())
 }
 
 /// Chooses between lazy and eager for the blocks of a file that were written since its last sync, at the begin of a sync. Gives

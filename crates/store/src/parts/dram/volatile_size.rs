@@ -7,7 +7,7 @@
 //! Lock order: an entry is read and changed under the inode's lock; the locks here are innermost.
 
 use crate::types::inode::Pending;
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 use terrace_format::Ino;
 use terrace_runtime::sync::Mutex;
 use terrace_runtime::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ const SHARDS: usize = 16;
 
 /// The entries of all files.
 pub struct Unwritten {
-    shards: Vec<Mutex<HashMap<Ino, Pending>>>,
+    shards: Vec<Mutex<FxHashMap<Ino, Pending>>>,
     files: AtomicUsize,
 }
 
@@ -27,7 +27,7 @@ impl Unwritten {
     }
 
     #[inline]
-    fn shard(&self, ino: Ino) -> &Mutex<HashMap<Ino, Pending>> {
+    fn shard(&self, ino: Ino) -> &Mutex<FxHashMap<Ino, Pending>> {
         &self.shards[ino.0 as usize % SHARDS]
     }
 

@@ -31,8 +31,8 @@ pub struct WriteBack {
     admitted: AtomicU64,
     /// Set from the mark at which write-back begins to that at which it ends.
     draining: AtomicBool,
-    /// Rises with every group done.
-    rounds: (Mutex<u64>, Condvar),
+    /// Threads that wait for the end of another group.
+    waiting: (Mutex<usize>, Condvar),
     /// When each thread began its present step; 0: the thread is idle.
     pub begun_ns: [AtomicU64; STEPS],
 }
@@ -48,7 +48,7 @@ impl WriteBack {
             errors: WriteErrors::new(),
             admitted: AtomicU64::new(0),
             draining: AtomicBool::new(false),
-            rounds: (Mutex::new(0), Condvar::new()),
+            waiting: Default::default(),
             begun_ns: Default::default(),
         }
     }
@@ -115,14 +115,18 @@ impl WriteBack {
         if interleave::active() {
             return interleave::point("writeback:round");
         }
-        let mut rounds = self.rounds.0.lock();
-        self.rounds.1.wait_for(&mut rounds, limit);
+        let mut waiting = self.waiting.0.lock();
+        *waiting += 1;
+        self.waiting.1.wait_for(&mut waiting, limit);
+        *waiting -= 1;
     }
 
     /// Wakes writers that wait for room.
     pub fn round_done(&self) {
-        *self.rounds.0.lock() += 1;
-        self.rounds.1.notify_all();
+        // Without this question each fsync would be a call of the kernel.
+        if *self.waiting.0.lock() > 0 {
+            self.waiting.1.notify_all();
+        }
     }
 
     /// The file is gone.

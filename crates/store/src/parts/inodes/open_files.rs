@@ -7,8 +7,7 @@
 
 use crate::parts::inodes::front_end::Note;
 use crate::parts::inodes::referenced::Referenced;
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use rustc_hash::FxHashMap;
 use terrace_format::Ino;
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::sync::Mutex;
@@ -35,29 +34,7 @@ pub struct Left {
     pub is_referenced: bool,
 }
 
-/// Multiplicative hash: keys are inode numbers, not attacker-chosen strings.
-#[derive(Default)]
-pub struct NumberHasher(u64);
-
-impl Hasher for NumberHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(u64::from(*byte));
-        }
-    }
-    fn write_u32(&mut self, value: u32) {
-        self.write_u64(u64::from(value));
-    }
-    fn write_u64(&mut self, value: u64) {
-        self.0 = (self.0 ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 ^= self.0 >> 29;
-    }
-}
-
-type Counts = HashMap<u32, Count, BuildHasherDefault<NumberHasher>>;
+type Counts = FxHashMap<u32, Count>;
 
 const SHARDS: usize = 64;
 

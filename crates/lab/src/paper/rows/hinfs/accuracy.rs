@@ -136,7 +136,7 @@ pub(crate) fn accuracy(row: &Row, options: &Options) -> Outcome<()> {
     let notes = vec![
         "Each sync looks at the blocks of its file that were written since the sync before. The oracle knows these writes: by way \
          of DRAM they cost 10 ns for each line written and 200 ns for each different line, the direct way 200 ns for each line \
-         written. The series is the share of blocks that were in the cheaper of the two states, by where most of their lines \
+         stored: all of a block where a part of its bytes is overwritten, else those written. The series is the share of blocks that were in the cheaper of the two states, by where most of their lines \
          went. `copied twice`: lines in DRAM that a sync wrote to PM although the direct way was cheaper, by lines written \
          before syncs. `as before`: blocks whose cheaper state is that of their sync before, the accuracy of the publication. \
          `published first states`: without the predictors. `new files` leaves out the files that exist at first: they were made \

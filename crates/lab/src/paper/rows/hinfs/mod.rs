@@ -19,7 +19,7 @@ pub(crate) use programs::{programs, replayed};
 pub(crate) use requests::{shares, sizes};
 
 use super::maps::sheet::{MapRow, Sheet};
-use pool::{ALWAYS, ATOMIC, DIRECT, LAZY, ORDERED, Way};
+use pool::{ALWAYS, ATOMIC, DIRECT, LAZY, LAZY_ATOMIC, LAZY_ORDERED, ORDERED, Way};
 use terrace_bench::comparison::Row;
 use terrace_bench::comparison::options::Options;
 use terrace_bench::comparison::plan::Metric;
@@ -49,6 +49,7 @@ impl Comparison<'_> {
     fn run(self, row: &Row, options: &Options) -> Outcome<()> {
         let claims = |sheet: &mut Sheet| {
             sheet.best_of(DIRECT, &[ATOMIC.name, ORDERED.name]);
+            sheet.best_of(LAZY.name, &[LAZY_ATOMIC.name, LAZY_ORDERED.name]);
             (self.claims)(sheet);
         };
         let row_of_ways = MapRow {

@@ -28,6 +28,8 @@ pub(super) struct Way {
 /// By the choice for each block.
 pub(super) const LAZY: Way =
     Way { name: "lazy", lazy: LazyOption::On, ablation: LazyAblation::Nothing, ordered: false };
+/// As [`LAZY`], beside [`LAZY_ORDERED`].
+pub(super) const LAZY_ATOMIC: Way = Way { name: "lazy, atomic", ..LAZY };
 /// As [`LAZY`], and eager blocks are overwritten in place.
 pub(super) const LAZY_ORDERED: Way = Way { name: "lazy, ordered", ordered: true, ..LAZY };
 /// HiNFS-WB.

@@ -2,7 +2,8 @@
 //!
 //! The state of a block is looked at right after each write: lazy if the block then has a page with home PM. The oracle has the
 //! lines written between two syncs of a block: by way of DRAM L_dram for each write and L_pm for each
-//! different line, the direct way L_pm for each write ([HiNFS] inequality 1).
+//! different line, the direct way L_pm for each line that it stores ([HiNFS] inequality 1): all 64 of a block where a part of
+//! its bytes is overwritten (data=atomic), else those written. A new block is stored whole either way.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
@@ -11,15 +12,22 @@ use terrace_bench::workload::local::LocalTarget;
 use terrace_bench::workload::target::{FileTarget, OpenedFile};
 use terrace_cache::{LineCosts, Lines, PageKey};
 use terrace_engine::{Attributes, Engine};
+use terrace_format::address::LINE_SIZE;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_placement::Home;
 use terrace_runtime::sync::Mutex;
+
+const ALL_LINES: u64 = BLOCK_SIZE / LINE_SIZE;
 
 /// Writes of a block since its last sync.
 #[derive(Debug, Default)]
 struct Interval {
     /// Lines, each as often as it was written.
     written: u64,
+    /// Lines that direct writes would have stored.
+    direct: u64,
+    /// Whether the file had no bytes there at first.
+    is_new: bool,
     /// Lines that went into DRAM.
     lazy: u64,
     /// Different lines, and the different lines whose last write went into DRAM.
@@ -30,6 +38,7 @@ struct Interval {
 /// A file, by its name.
 #[derive(Debug, Default)]
 struct Watch {
+    size: u64,
     unsynced_bytes: u64,
     intervals: BTreeMap<u64, Interval>,
     /// Whether a block was better eager at its last sync.
@@ -84,10 +93,14 @@ impl Watched {
 
     /// Forgets all until now: a sync of the whole pool made it durable. `leave_out`: the files of now do not count later.
     pub(super) fn forget(&self, leave_out: bool) {
-        let files = std::mem::take(&mut *self.shared.files.lock());
+        let mut files = self.shared.files.lock();
         if leave_out {
-            self.shared.left_out.lock().extend(files.into_keys());
+            self.shared.left_out.lock().extend(files.drain().map(|(path, _)| path));
         }
+        for watch in files.values_mut() {
+            *watch = Watch { size: watch.size, ..Watch::default() };
+        }
+        drop(files);
         self.take_seen();
     }
 
@@ -124,6 +137,7 @@ impl Shared {
         seen.written_bytes += bytes;
         if sync {
             seen.synced_bytes += bytes;
+            watch.size = watch.size.max(offset + bytes);
             return;
         }
         watch.unsynced_bytes += bytes;
@@ -137,6 +151,10 @@ impl Shared {
             let interval = watch.intervals.entry(block).or_default();
             let count = u64::from(lines.0.count_ones());
             interval.written += count;
+            let is_new = start >= watch.size;
+            let is_append = start.max(offset) >= watch.size;
+            interval.direct += if is_append && !is_new { count } else { ALL_LINES };
+            interval.is_new |= is_new;
             interval.distinct = interval.distinct.union(lines);
             if is_lazy {
                 interval.lazy += count;
@@ -145,6 +163,7 @@ impl Shared {
                 interval.in_dram = Lines(interval.in_dram.0 & !lines.0);
             }
         }
+        watch.size = watch.size.max(end);
     }
 
     fn synced(&self, path: &str) {
@@ -153,8 +172,9 @@ impl Shared {
         let mut seen = self.seen.lock();
         seen.synced_bytes += std::mem::take(&mut watch.unsynced_bytes);
         for (block, interval) in std::mem::take(&mut watch.intervals) {
-            let flushed = u64::from(interval.distinct.0.count_ones());
-            let is_eager = !self.costs.is_lazy(interval.written, flushed);
+            let distinct = u64::from(interval.distinct.0.count_ones());
+            let flushed = if interval.is_new { ALL_LINES } else { distinct };
+            let is_eager = !self.costs.is_lazy(interval.written, flushed, interval.direct);
             let was_eager = interval.lazy * 2 < interval.written;
             seen.intervals += 1;
             seen.right += u64::from(is_eager == was_eager);
@@ -246,6 +266,10 @@ impl OpenedFile for WatchedFile {
         self.below.size()
     }
     fn set_size(&mut self, bytes: u64) -> io::Result<()> {
-        self.below.set_size(bytes)
+        self.below.set_size(bytes)?;
+        if let Some(watch) = self.shared.files.lock().get_mut(&self.path) {
+            watch.size = bytes;
+        }
+        Ok(())
     }
 }
