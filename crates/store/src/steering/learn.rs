@@ -7,7 +7,6 @@
 
 use crate::error::FsResult;
 use crate::inode::slot::load;
-use crate::lookup::lines::lines_of;
 use crate::parts::steering::file_history::FileHistory;
 use crate::pressure::buffer::has_lazy_writes;
 use crate::steering::choose_home::entry_after;
@@ -138,7 +137,8 @@ fn written_lines(store: &Store, inode: &Inode, block: FileBlock, (from, to): (us
 /// Whether PM has all lines of a block.
 fn has_all_lines(store: &Store, inode: &Inode, block: FileBlock) -> FsResult<bool> {
     let Some(mapping) = store.persistent.map().lookup(&inode.map(), block)? else { return Ok(false) };
-    Ok(lines_of(store, inode.ino, block, mapping)?.is_full())
+    let blocks = store.persistent.blocks();
+    Ok(mapping.unwritten || blocks.lines(mapping.block, inode.ino, block)?.is_full())
 }
 
 /// Chooses between lazy and eager for the blocks of a file that were written since its last sync, at the begin of a sync. Gives
