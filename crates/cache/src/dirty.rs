@@ -221,7 +221,7 @@ impl BlockCache {
                 drop(shard);
                 // Bytes that the copy lacks were written after it was taken, so the page's age as a dirty
                 // page begins anew.
-                if let Some(file) = self.files.shard(copy.key.ino).lock().get_mut(&copy.key.ino) {
+                if let Some(file) = self.files.shard(copy.key.ino).lock().files.get_mut(&copy.key.ino) {
                     file.blocks.insert(copy.key.block, now_ns);
                 }
                 return Installed::Dirty;
@@ -270,13 +270,13 @@ impl BlockCache {
         if from >= to {
             return None;
         }
-        self.files.shard(ino).lock().get(&ino)?.blocks.range(from..to).next().map(|(block, _)| *block)
+        self.files.shard(ino).lock().files.get(&ino)?.blocks.range(from..to).next().map(|(block, _)| *block)
     }
 
     /// The dirty blocks of a file in `from..to`, ascending, at most `most`.
     pub fn dirty_blocks(&self, ino: Ino, from: FileBlock, to: FileBlock, most: usize) -> Vec<FileBlock> {
-        let files = self.files.shard(ino).lock();
-        match files.get(&ino) {
+        let shard = self.files.shard(ino).lock();
+        match shard.files.get(&ino) {
             Some(file) if from < to => {
                 file.blocks.range(from..to).take(most).map(|(block, _)| *block).collect()
             }
@@ -286,14 +286,17 @@ impl BlockCache {
 
     /// The number of dirty blocks of a file.
     pub fn count_dirty(&self, ino: Ino) -> u64 {
-        self.files.shard(ino).lock().get(&ino).map_or(0, |file| file.blocks.len() as u64)
+        self.files.shard(ino).lock().files.get(&ino).map_or(0, |file| file.blocks.len() as u64)
     }
 
     /// The files that have dirty pages, by number.
     pub fn dirty_files(&self) -> Vec<Ino> {
         let mut found: Vec<Ino> = Vec::new();
-        let dirty = |(ino, file): (&Ino, &File)| (!file.blocks.is_empty()).then_some(*ino);
-        self.files.shards.iter().for_each(|shard| found.extend(shard.lock().iter().filter_map(dirty)));
+        for shard in &self.files.shards {
+            let shard = shard.lock();
+            let dirty = shard.files.iter().filter(|(_, file)| !file.blocks.is_empty());
+            found.extend(dirty.map(|(ino, _)| *ino));
+        }
         found.sort_unstable();
         found
     }
@@ -304,7 +307,7 @@ impl BlockCache {
         let mut found = Vec::new();
         for shard in &self.files.shards {
             let is_due = |file: &File| file.oldest_ns <= cutoff_ns && !file.blocks.is_empty();
-            for (ino, file) in shard.lock().iter_mut().filter(|(_, file)| is_due(file)) {
+            for (ino, file) in shard.lock().files.iter_mut().filter(|(_, file)| is_due(file)) {
                 file.oldest_ns = file.blocks.values().copied().min().unwrap_or(u64::MAX);
                 let first = file.blocks.iter().find(|(_, since)| **since <= cutoff_ns);
                 found.extend(first.map(|(block, _)| (file.oldest_ns, *ino, *block)));

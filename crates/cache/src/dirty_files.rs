@@ -3,18 +3,21 @@
 //!
 //! Lock order: the lock of a shard of the index is innermost.
 
+use crate::file_choices::FileChoices;
+use crate::header::Lines;
 use crate::header::PageKey;
-use crate::sync_state::SyncState;
+use crate::sync_state::{Appended, Judged, LineCosts, SyncAges, SyncState, WrittenLines};
 use rustc_hash::FxHashMap;
-use std::collections::BTreeMap;
+use smallvec::SmallVec;
+use std::collections::{BTreeMap, VecDeque};
 use terrace_format::{FileBlock, Ino};
 use terrace_runtime::sync::Mutex;
 use terrace_runtime::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const SHARDS: usize = 16;
 
-/// Places for times of syncs.
-const SYNCED: usize = 1024;
+/// States that are dropped beyond the limit, so that not each write drops states.
+const DROPPED_MORE: u64 = 16;
 
 /// The dirty blocks of one file, with the time since when each block is dirty.
 pub(crate) struct File {
@@ -24,12 +27,10 @@ pub(crate) struct File {
     pub(crate) oldest_ns: u64,
     /// Writes between syncs, of blocks with and without a page.
     pub(crate) states: BTreeMap<FileBlock, SyncState>,
-    /// Blocks written since the last sync; also blocks whose state was dropped since, and those twice if written again.
-    pub(crate) since_sync: Vec<FileBlock>,
-    /// The last sync.
-    pub(crate) synced_ns: Option<u64>,
-    /// The choice of the last sync for most of its blocks; `None` before the first.
-    pub(crate) is_eager: Option<bool>,
+    /// Blocks with writes since the last sync, and blocks whose states were dropped; a block may be in the list twice.
+    pub(crate) since_sync: SmallVec<[FileBlock; 6]>,
+    /// Direct writes behind the end, to blocks without a state.
+    appended: Appended,
 }
 
 impl File {
@@ -39,43 +40,56 @@ impl File {
             blocks: BTreeMap::new(),
             oldest_ns: now_ns,
             states: BTreeMap::new(),
-            since_sync: Vec::new(),
-            synced_ns: None,
-            is_eager: None,
+            since_sync: SmallVec::new(),
+            appended: Appended::default(),
         }
+    }
+
+    /// Whether a block of this file has a state.
+    fn has_state(&self, key: PageKey) -> bool {
+        self.generation == key.generation && self.states.contains_key(&key.block)
     }
 
     fn is_empty(&self) -> bool {
-        self.blocks.is_empty() && self.states.is_empty()
+        self.blocks.is_empty() && self.states.is_empty() && self.appended.is_empty()
     }
 
-    /// Drops the states with a last write at `cutoff_ns` or before; gives their number.
-    fn drop_states_before(&mut self, cutoff_ns: u64) -> u64 {
-        let before = self.states.len();
-        self.states.retain(|_, state| state.last_ns > cutoff_ns);
-        if self.since_sync.len() > 2 * self.states.len() {
-            let states = &self.states;
-            self.since_sync.retain(|block| states.contains_key(block));
+    /// Drops blocks without a state from the list when there are many: constant work for each state.
+    fn tidy(&mut self) {
+        if self.since_sync.len() > 2 * self.states.len() + FEW {
+            self.since_sync.sort_unstable();
+            self.since_sync.dedup();
+            self.since_sync.retain(|block| self.states.contains_key(block));
         }
-        (before - self.states.len()) as u64
     }
+}
 
-    fn state_times(&self) -> impl Iterator<Item = u64> {
-        self.states.values().map(|state| state.last_ns)
-    }
+/// Blocks without a state that are not worth the search for them.
+const FEW: usize = 16;
+
+/// A shard of the index.
+#[derive(Default)]
+pub(crate) struct Shard {
+    /// Boxed: entries come and go with syncs, and a new entry takes memory that is still in the processor's cache.
+    pub(crate) files: FxHashMap<Ino, Box<File>>,
+    /// Blocks in the order of writes, each with the time of the write that gave the place. Every state has a place. A block with a
+    /// later write goes to the end when its place is the first. Places without a state count for nothing, and are never many.
+    order: VecDeque<(PageKey, u64)>,
+    /// States of all files.
+    states: usize,
 }
 
 /// The index of dirty blocks by file.
 pub(crate) struct DirtyFiles {
-    pub(crate) shards: Vec<Mutex<FxHashMap<Ino, File>>>,
+    pub(crate) shards: Vec<Mutex<Shard>>,
     /// States of each shard.
     states: Vec<AtomicU64>,
     /// Most states of blocks without a page.
     most_states: AtomicU64,
-    /// Whether states were dropped, as there were too many.
-    has_dropped: AtomicBool,
-    /// The last sync of the files of a place; 0: none.
-    synced_ns: Vec<AtomicU64>,
+    /// Whether a block was made eager: the descriptors of blocks have that choice.
+    has_eager: AtomicBool,
+    /// The last syncs of files.
+    pub(crate) choices: FileChoices,
 }
 
 impl DirtyFiles {
@@ -84,28 +98,28 @@ impl DirtyFiles {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             states: (0..SHARDS).map(|_| AtomicU64::new(0)).collect(),
             most_states: AtomicU64::new(0),
-            has_dropped: AtomicBool::new(false),
-            synced_ns: (0..SYNCED).map(|_| AtomicU64::new(0)).collect(),
+            has_eager: AtomicBool::new(false),
+            choices: FileChoices::new(),
         }
     }
 
-    pub(crate) fn shard(&self, ino: Ino) -> &Mutex<FxHashMap<Ino, File>> {
+    pub(crate) fn shard(&self, ino: Ino) -> &Mutex<Shard> {
         &self.shards[ino.0 as usize % SHARDS]
     }
 
     pub(crate) fn add(&self, key: PageKey, now_ns: u64) {
-        let mut files = self.shard(key.ino).lock();
-        self.drop_gone(&mut files, key);
-        let file = files.entry(key.ino).or_insert_with(|| File::new(key.generation, now_ns));
+        let mut shard = self.shard(key.ino).lock();
+        let file = shard.file(key, now_ns);
         assert_eq!(file.generation, key.generation, "dirty pages of a file that is gone");
         if file.blocks.is_empty() {
             file.oldest_ns = now_ns;
         }
         file.blocks.insert(key.block, now_ns);
+        self.count_states(key.ino, &shard);
     }
 
     pub(crate) fn remove(&self, key: PageKey) {
-        let mut files = self.shard(key.ino).lock();
+        let files = &mut self.shard(key.ino).lock().files;
         if let Some(file) = files.get_mut(&key.ino).filter(|file| file.generation == key.generation) {
             file.blocks.remove(&key.block);
             if file.is_empty() {
@@ -124,97 +138,169 @@ impl DirtyFiles {
         self.states.iter().map(|states| states.load(Ordering::Relaxed)).sum()
     }
 
-    /// Changes the states of a file, and drops the oldest states beyond the limit. `pages`: blocks with a page, whose states do
-    /// not count.
-    pub(crate) fn with_states(&self, key: PageKey, pages: u64, now_ns: u64, change: impl FnOnce(&mut File)) {
+    /// Notes a write of some lines of blocks of a file, to PM if `is_direct`, and drops the oldest states beyond the limit.
+    /// `pages`: blocks with a page, whose states do not count.
+    pub(crate) fn note_lines(
+        &self,
+        first: PageKey,
+        written: impl Iterator<Item = (FileBlock, WrittenLines)>,
+        (is_direct, now_ns): (bool, u64),
+        pages: impl FnOnce() -> u64,
+    ) {
         let most = self.most_states.load(Ordering::Relaxed);
         if most == 0 {
             return;
         }
-        let count = &self.states[key.ino.0 as usize % SHARDS];
-        let mut files = self.shard(key.ino).lock();
-        self.drop_gone(&mut files, key);
-        let file = files.entry(key.ino).or_insert_with(|| File::new(key.generation, now_ns));
-        let before = file.states.len();
-        change(file);
-        let added = (file.states.len() - before) as u64;
-        // Under the lock: whoever drops them takes them from the count.
-        count.fetch_add(added, Ordering::Relaxed);
-        drop(files);
+        let mut shard = self.shard(first.ino).lock();
+        let added = shard.note_lines(first, written, (is_direct, now_ns));
+        self.count_states(first.ino, &shard);
+        drop(shard);
         if added > 0 {
-            let (all, most) = (self.states(), most + pages);
-            if all > most {
-                self.drop_oldest(all - most + most / 4);
+            let all = self.states();
+            if all > most && all > most + pages() {
+                self.drop_oldest(added + DROPPED_MORE);
             }
         }
     }
 
-    /// Drops about as many states as told, of the shard that has most: a single file may have nearly all.
+    /// Drops some states, of the shard that has most: a single file may have nearly all.
     fn drop_oldest(&self, wanted: u64) {
         let count = |shard: &usize| self.states[*shard].load(Ordering::Relaxed);
         let fullest = (0..SHARDS).max_by_key(count).unwrap_or(0);
-        let mut files = self.shards[fullest].lock();
-        let gone = drop_oldest(&mut files, wanted);
-        self.states[fullest].fetch_sub(gone, Ordering::Relaxed);
-        drop(files);
-        self.has_dropped.store(true, Ordering::Relaxed);
+        let mut shard = self.shards[fullest].lock();
+        let is_empty = (0..wanted).any(|_| !shard.drop_oldest());
+        assert!(!is_empty || shard.states == 0, "{} states without a place", shard.states);
+        self.states[fullest].store(shard.states as u64, Ordering::Relaxed);
     }
 
-    /// Whether states were dropped, as there were too many.
+    /// Tells all the number of states of a shard, which is locked.
+    fn count_states(&self, ino: Ino, shard: &Shard) {
+        self.states[ino.0 as usize % SHARDS].store(shard.states as u64, Ordering::Relaxed);
+    }
+
+    /// Whether a block was made eager since the mount.
     #[inline]
-    pub(crate) fn has_dropped(&self) -> bool {
-        self.has_dropped.load(Ordering::Relaxed)
+    pub(crate) fn has_eager(&self) -> bool {
+        self.has_eager.load(Ordering::Relaxed)
     }
 
-    /// Notes a sync of a file.
-    pub(crate) fn note_synced(&self, ino: Ino, now_ns: u64) {
-        self.synced_ns[ino.0 as usize % SYNCED].store(now_ns.max(1), Ordering::Relaxed);
-    }
-
-    /// The last sync of a file, or of another file of its place.
-    pub(crate) fn synced_ns(&self, ino: Ino) -> Option<u64> {
-        Some(self.synced_ns[ino.0 as usize % SYNCED].load(Ordering::Relaxed)).filter(|at| *at > 0)
-    }
-
-    /// Drops the states of an earlier file of an inode.
-    fn drop_gone(&self, files: &mut FxHashMap<Ino, File>, key: PageKey) {
-        let gone = files.get(&key.ino).filter(|file| file.generation != key.generation);
-        if let Some(file) = gone.filter(|file| file.blocks.is_empty()) {
-            let states = file.states.len() as u64;
-            self.states[key.ino.0 as usize % SHARDS].fetch_sub(states, Ordering::Relaxed);
-            files.remove(&key.ino);
-        }
-    }
-
-    /// Forgets the states of a file.
-    pub(crate) fn forget_states(&self, ino: Ino) {
-        // Most mounts have none: a removal takes no lock for them.
-        if self.states[ino.0 as usize % SHARDS].load(Ordering::Relaxed) == 0 {
-            return;
-        }
-        let mut files = self.shard(ino).lock();
-        if let Some(file) = files.get_mut(&ino) {
-            let gone = file.states.len() as u64;
-            self.states[ino.0 as usize % SHARDS].fetch_sub(gone, Ordering::Relaxed);
-            file.states.clear();
-            file.since_sync.clear();
-            if file.is_empty() {
-                files.remove(&ino);
-            }
+    /// As [`Shard::judge`], of a locked shard.
+    pub(crate) fn judge(
+        &self,
+        shard: &mut Shard,
+        of: (Ino, u32),
+        (blocks, dirty): (&[FileBlock], &[Lines]),
+        costs: (LineCosts, SyncAges, u64),
+        judged: &mut Judged,
+    ) {
+        shard.judge(of, (blocks, dirty), costs, judged);
+        self.count_states(of.0, shard);
+        if judged.verdicts.eager > 0 && !self.has_eager() {
+            self.has_eager.store(true, Ordering::Relaxed);
         }
     }
 }
 
-/// Drops the states with the earliest last writes, as many as wanted, but at most half of them. Gives their number.
-fn drop_oldest(files: &mut FxHashMap<Ino, File>, wanted: u64) -> u64 {
-    let mut times: Vec<u64> = files.values().flat_map(File::state_times).collect();
-    if times.is_empty() {
-        return 0;
+impl Shard {
+    /// The entry of a file; that of an earlier file of the inode without dirty pages goes.
+    fn file(&mut self, key: PageKey, now_ns: u64) -> &mut File {
+        let gone = self.files.get(&key.ino).filter(|file| file.generation != key.generation);
+        if let Some(gone) = gone.filter(|file| file.blocks.is_empty()) {
+            self.states -= gone.states.len();
+            self.files.remove(&key.ino);
+        }
+        self.files.entry(key.ino).or_insert_with(|| Box::new(File::new(key.generation, now_ns)))
     }
-    let drop = (wanted as usize).min(times.len() / 2).max(1);
-    let (_, cutoff, _) = times.select_nth_unstable(drop - 1);
-    let cutoff = *cutoff;
-    let gone = files.values_mut().map(|file| file.drop_states_before(cutoff)).sum();
-    files.retain(|_, file| !file.is_empty());
-    gone
+
+    /// Notes a write; gives the number of new states.
+    fn note_lines(
+        &mut self,
+        first: PageKey,
+        written: impl Iterator<Item = (FileBlock, WrittenLines)>,
+        (is_direct, now_ns): (bool, u64),
+    ) -> u64 {
+        self.file(first, now_ns);
+        let Some(file) = self.files.get_mut(&first.ino) else { return 0 };
+        let mut added = 0;
+        for (block, write) in written {
+            if is_direct && write.is_append && !file.states.contains_key(&block) {
+                file.appended.note(write);
+                continue;
+            }
+            let state = file.states.entry(block).or_insert_with(|| {
+                self.order.push_back((PageKey { block, ..first }, now_ns));
+                added += 1;
+                SyncState::new()
+            });
+            if state.written == 0 {
+                file.since_sync.push(block);
+            }
+            state.note(write, is_direct, now_ns);
+        }
+        file.tidy();
+        self.states += added as usize;
+        if self.order.len() > 2 * self.states + FEW {
+            self.tidy();
+        }
+        added
+    }
+
+    /// Drops places without a state.
+    fn tidy(&mut self) {
+        let files = &self.files;
+        self.order.retain(|(key, _)| files.get(&key.ino).is_some_and(|file| file.has_state(*key)));
+    }
+
+    /// Judges the blocks of a sync, by the dirty lines of each. Eager blocks lose their states: flags of PM blocks keep the
+    /// choice.
+    fn judge(
+        &mut self,
+        (ino, generation): (Ino, u32),
+        (blocks, dirty): (&[FileBlock], &[Lines]),
+        costs: (LineCosts, SyncAges, u64),
+        judged: &mut Judged,
+    ) {
+        let Some(file) = self.files.get_mut(&ino).filter(|file| file.generation == generation) else {
+            return;
+        };
+        for (index, block) in blocks.iter().enumerate() {
+            // A block without writes is in the list a second time.
+            let Some(state) = file.states.get_mut(block).filter(|state| state.written > 0) else { continue };
+            let was_lazy = state.is_lazy;
+            let dirty = dirty.get(index).copied().unwrap_or_default();
+            let is_eager = state.judge(dirty, costs, &mut judged.verdicts);
+            if is_eager {
+                file.states.remove(block);
+                self.states -= 1;
+            }
+            if is_eager || !was_lazy {
+                judged.new.push((*block, is_eager));
+            }
+        }
+        std::mem::take(&mut file.appended).judge(costs.0, &mut judged.verdicts);
+        if file.is_empty() {
+            self.files.remove(&ino);
+        }
+    }
+
+    /// Drops the state with the earliest last write. False: there is none.
+    fn drop_oldest(&mut self) -> bool {
+        while let Some((key, at_ns)) = self.order.pop_front() {
+            let Some(file) = self.files.get_mut(&key.ino).filter(|file| file.has_state(key)) else {
+                continue;
+            };
+            match file.states.get(&key.block).map(|state| state.last_ns) {
+                Some(last_ns) if last_ns > at_ns => self.order.push_back((key, last_ns)),
+                _ => {
+                    file.states.remove(&key.block);
+                    self.states -= 1;
+                    if file.is_empty() {
+                        self.files.remove(&key.ino);
+                    }
+                    return true;
+                }
+            }
+        }
+        false
+    }
 }

@@ -12,6 +12,7 @@ mod block_cache;
 mod clean;
 mod dirty;
 mod dirty_files;
+mod file_choices;
 mod frequency;
 mod header;
 mod page;

@@ -28,11 +28,63 @@ impl LineCosts {
 pub struct WrittenLines {
     /// Its lines.
     pub lines: Lines,
-    /// The number of lines that it stores to PM the direct way: more than its own where a new block takes the rest of the old
-    /// one over, or zeros.
+    /// The number of lines that a direct write stores: more than `lines` where a new block takes the rest of the old block over,
+    /// or zeros.
     pub direct: u32,
     /// Whether the file has no bytes there yet: either way the whole block is stored.
     pub is_new: bool,
+    /// Whether the file ends before the first byte.
+    pub is_append: bool,
+}
+
+/// Direct writes behind the end of a file since the last sync. Only lines at their seams are written twice, so their blocks need
+/// no states.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Appended {
+    /// Blocks, each as often as it was appended to.
+    blocks: u64,
+    /// Lines written.
+    written: u64,
+    /// Lines that these writes stored.
+    direct: u64,
+    /// Different lines of them; all of new blocks.
+    distinct: u64,
+    has_new: bool,
+}
+
+/// Appends by way of DRAM cost at most this part of the direct way, or stay direct: pages and write-back cost more than lines.
+const APPENDS_COST: f64 = 0.75;
+
+impl Appended {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.blocks == 0
+    }
+
+    /// Notes an append to a block.
+    pub(crate) fn note(&mut self, write: WrittenLines) {
+        let lines = u64::from(write.lines.0.count_ones());
+        self.blocks += 1;
+        self.written += lines;
+        self.direct += u64::from(write.direct);
+        self.distinct += match write.is_new {
+            true => u64::from(Lines::ALL.0.count_ones()),
+            // The block is new, and all its lines are counted.
+            false if self.has_new => 0,
+            false => lines,
+        };
+        self.has_new |= write.is_new;
+    }
+
+    /// Chooses at a sync.
+    pub(crate) fn judge(&self, costs: LineCosts, verdicts: &mut SyncVerdicts) {
+        let direct = (self.direct as f64 * APPENDS_COST) as u64;
+        let is_lazy = costs.is_lazy(self.written, self.distinct, direct);
+        verdicts.lines += self.written;
+        match is_lazy {
+            true => verdicts.lazy += self.blocks,
+            false => verdicts.eager += self.blocks,
+        }
+    }
 }
 
 /// The state of a block.
@@ -42,14 +94,14 @@ pub(crate) struct SyncState {
     pub(crate) written: u32,
     /// Lines that these writes store to PM the direct way.
     pub(crate) written_direct: u32,
-    /// Whether the block had no bytes at the first of them.
+    /// Whether the block had no bytes at the first write.
     pub(crate) is_new: bool,
     /// Lines that the next sync would write, of a block that is written to PM: different ones since the last sync.
     pub(crate) direct: Lines,
     /// The last write.
     pub(crate) last_ns: u64,
-    /// The choice of the last sync; `None` before the first.
-    pub(crate) is_eager: Option<bool>,
+    /// Whether the last sync made the block lazy. An eager block has no state until the next write.
+    pub(crate) is_lazy: bool,
 }
 
 /// Ages that the choice looks at.
@@ -68,7 +120,7 @@ pub struct SyncVerdicts {
     pub lazy: u64,
     /// Blocks that are eager from now on.
     pub eager: u64,
-    /// Blocks with a choice before.
+    /// Blocks that were lazy before. Eager blocks are known by flags of PM blocks (`store/src/steering/kept_choices.rs`).
     pub again: u64,
     /// Blocks with the same choice again.
     pub agreed: u64,
@@ -83,7 +135,7 @@ pub struct SyncVerdicts {
 pub struct Judged {
     /// All choices, counted.
     pub verdicts: SyncVerdicts,
-    /// Blocks with another choice than before, or with their first: whether they are eager.
+    /// Blocks that are eager, and blocks that are lazy and were not: whether they are eager.
     pub new: Vec<(FileBlock, bool)>,
 }
 
@@ -95,7 +147,7 @@ impl SyncState {
             is_new: false,
             direct: Lines::default(),
             last_ns: 0,
-            is_eager: None,
+            is_lazy: false,
         }
     }
 
@@ -110,16 +162,13 @@ impl SyncState {
         }
     }
 
-    /// Chooses at the begin of a sync; `dirty`: lines of the page, if the block has one. Gives whether the block is eager, if it
-    /// was not known before.
+    /// Chooses at the begin of a sync; `dirty`: lines of the page, if the block has one. Gives whether the block is eager.
     pub(crate) fn judge(
         &mut self,
         dirty: Lines,
-        now_ns: u64,
-        costs: LineCosts,
-        ages: SyncAges,
+        (costs, ages, now_ns): (LineCosts, SyncAges, u64),
         verdicts: &mut SyncVerdicts,
-    ) -> Option<bool> {
+    ) -> bool {
         let is_old = now_ns.saturating_sub(self.last_ns) >= ages.old_ns;
         let direct = if is_old { Lines::default() } else { self.direct };
         let flushed = match dirty.union(direct) {
@@ -130,8 +179,8 @@ impl SyncState {
         let written = u64::from(self.written);
         let is_eager = !costs.is_lazy(written, flushed, u64::from(self.written_direct));
         verdicts.lines += written;
-        verdicts.again += u64::from(self.is_eager.is_some());
-        verdicts.agreed += u64::from(self.is_eager == Some(is_eager));
+        verdicts.again += u64::from(self.is_lazy);
+        verdicts.agreed += u64::from(self.is_lazy && !is_eager);
         match is_eager {
             true => {
                 verdicts.eager += 1;
@@ -140,7 +189,7 @@ impl SyncState {
             false => verdicts.lazy += 1,
         }
         (self.written, self.written_direct, self.is_new, self.direct) = (0, 0, false, Lines::default());
-        let before = self.is_eager.replace(is_eager);
-        (before != Some(is_eager)).then_some(is_eager)
+        self.is_lazy = !is_eager;
+        is_eager
     }
 }

@@ -1,13 +1,15 @@
 //! The choices between lazy and eager of the blocks of files, made by each sync ([`sync_state`](crate::sync_state)).
 //!
 //! A state outlives the page of its block: it is the ghost of the publication. States lie in the index of dirty blocks, and
-//! are dropped by their last write when there are too many.
+//! are dropped by their last write when there are too many. An eager block has no state until the next write: a flag of the PM
+//! block has the choice. States of a removed file stay until they are the oldest: a removal by the reclaimer would take the lock
+//! and the lines of the index from writers.
 //!
 //! Lock order: the lock of a shard of the index is innermost, and never held together with a lock of pages.
 
 use crate::block_cache::BlockCache;
 use crate::header::{Lines, PageKey};
-use crate::sync_state::{Judged, LineCosts, SyncAges, SyncState, WrittenLines};
+use crate::sync_state::{Judged, LineCosts, SyncAges, SyncVerdicts, WrittenLines};
 use terrace_format::{FileBlock, Ino};
 use terrace_placement::Home;
 
@@ -26,15 +28,7 @@ impl BlockCache {
         is_direct: bool,
         now_ns: u64,
     ) {
-        self.files.with_states(first, self.dirty_pages_of(Home::Pm), now_ns, |file| {
-            for (block, write) in written {
-                let state = file.states.entry(block).or_insert_with(SyncState::new);
-                if state.written == 0 {
-                    file.since_sync.push(block);
-                }
-                state.note(write, is_direct, now_ns);
-            }
-        });
+        self.files.note_lines(first, written, (is_direct, now_ns), || self.dirty_pages_of(Home::Pm));
     }
 
     /// Whether the next writes of the blocks from `first` on are lazy, by their last syncs: into `choices`, `None` for a block
@@ -48,15 +42,18 @@ impl BlockCache {
         choices: &mut [Option<bool>],
     ) -> Option<bool> {
         choices.fill(None);
-        let files = self.files.shard(first.ino).lock();
-        let file = files.get(&first.ino).filter(|file| file.generation == first.generation)?;
-        let is_synced = file.synced_ns.is_some_and(|at| now_ns.saturating_sub(at) < ages.idle_ns);
-        let end = first.block.plus(choices.len() as u64);
-        for (block, state) in file.states.range(first.block..end) {
-            let choice = state.is_eager.map(|is_eager| !(is_eager && is_synced));
-            choices[(block.0 - first.block.0) as usize] = choice;
+        let shard = self.files.shard(first.ino).lock();
+        let file = shard.files.get(&first.ino).filter(|file| file.generation == first.generation);
+        if let Some(file) = file.filter(|file| !file.states.is_empty()) {
+            let end = first.block.plus(choices.len() as u64);
+            for (block, _) in file.states.range(first.block..end).filter(|(_, state)| state.is_lazy) {
+                choices[(block.0 - first.block.0) as usize] = Some(true);
+            }
         }
-        file.is_eager.map(|is_eager| !(is_eager && is_synced))
+        drop(shard);
+        let is_synced = self.is_synced(first.ino, now_ns, ages);
+        let is_eager = self.files.choices.is_eager(first.ino, first.generation)?;
+        Some(!(is_eager && is_synced))
     }
 
     /// Chooses for the blocks of a file that were written since its last sync, at the begin of a sync. The caller holds the
@@ -69,60 +66,50 @@ impl BlockCache {
         costs: LineCosts,
         ages: SyncAges,
     ) -> Judged {
-        let mut judged = Judged::default();
-        self.files.note_synced(ino, now_ns);
-        let (blocks, has_pages) = {
-            let mut files = self.files.shard(ino).lock();
-            let Some(file) = files.get_mut(&ino).filter(|file| file.generation == generation) else {
-                return judged;
-            };
-            file.synced_ns = Some(now_ns);
-            (std::mem::take(&mut file.since_sync), !file.blocks.is_empty())
-        };
-        let dirty = |block: &FileBlock| match has_pages {
-            true => self.dirty_lines(PageKey { ino, generation, block: *block }),
-            false => Lines::default(),
-        };
-        let flushed: Vec<(FileBlock, Lines)> = blocks.iter().map(|block| (*block, dirty(block))).collect();
-        let mut files = self.files.shard(ino).lock();
-        let Some(file) = files.get_mut(&ino).filter(|file| file.generation == generation) else {
-            return judged;
-        };
-        for (block, dirty) in flushed {
-            // A block without writes is in the list a second time.
-            if let Some(state) = file.states.get_mut(&block).filter(|state| state.written > 0) {
-                let new = state.judge(dirty, now_ns, costs, ages, &mut judged.verdicts);
-                judged.new.extend(new.map(|is_eager| (block, is_eager)));
+        let (mut judged, costs) = (Judged::default(), (costs, ages, now_ns));
+        let mut shard = self.files.shard(ino).lock();
+        if let Some(file) = shard.files.get_mut(&ino).filter(|file| file.generation == generation) {
+            let blocks = std::mem::take(&mut file.since_sync);
+            let mut dirty = Vec::new();
+            if !file.blocks.is_empty() {
+                drop(shard);
+                let key = |block: &FileBlock| PageKey { ino, generation, block: *block };
+                dirty = blocks.iter().map(|block| self.dirty_lines(key(block))).collect();
+                shard = self.files.shard(ino).lock();
             }
+            self.files.judge(&mut shard, (ino, generation), (&blocks, &dirty), costs, &mut judged);
         }
-        if judged.verdicts.eager + judged.verdicts.lazy > 0 {
-            file.is_eager = Some(judged.verdicts.eager > judged.verdicts.lazy);
-        }
+        drop(shard);
+        let SyncVerdicts { lazy, eager, .. } = judged.verdicts;
+        let is_eager = (lazy + eager > 0).then_some(eager > lazy);
+        self.files.choices.note(ino, generation, now_ns, is_eager);
         judged
     }
 
-    /// Whether the state of a block has a choice.
-    pub fn has_choice(&self, key: PageKey) -> bool {
-        let files = self.files.shard(key.ino).lock();
-        let file = files.get(&key.ino).filter(|file| file.generation == key.generation);
-        file.and_then(|file| file.states.get(&key.block)).is_some_and(|state| state.is_eager.is_some())
+    /// Whether the last sync of a block made it lazy.
+    pub fn is_made_lazy(&self, key: PageKey) -> bool {
+        {
+            let shard = self.files.shard(key.ino).lock();
+            let file = shard.files.get(&key.ino).filter(|file| file.generation == key.generation);
+            file.and_then(|file| file.states.get(&key.block)).is_some_and(|state| state.is_lazy)
+        }
     }
 
-    /// Whether states were dropped since the mount, as there were too many.
+    /// Whether a sync made some block eager since the mount.
     #[inline]
-    pub fn has_dropped_states(&self) -> bool {
-        self.files.has_dropped()
+    pub fn has_eager(&self) -> bool {
+        self.files.has_eager()
     }
 
     /// Whether a file had a sync less than `ages.idle_ns` ago, for files without a state too. Rarely the sync of another file
     /// counts as well.
     pub fn is_synced(&self, ino: Ino, now_ns: u64, ages: SyncAges) -> bool {
-        self.files.synced_ns(ino).is_some_and(|at| now_ns.saturating_sub(at) < ages.idle_ns)
+        self.files.choices.synced_ns(ino).is_some_and(|at| now_ns.saturating_sub(at) < ages.idle_ns)
     }
 
     /// Files with a dirty page or a state.
     pub fn indexed_files(&self) -> usize {
-        self.files.shards.iter().map(|shard| shard.lock().len()).sum()
+        self.files.shards.iter().map(|shard| shard.lock().files.len()).sum()
     }
 
     /// Dirty lines of a page.
@@ -132,23 +119,16 @@ impl BlockCache {
         dirty.map_or(Lines::default(), |header| header.dirty)
     }
 
-    /// Forgets a file that is removed. The caller holds the inode's exclusive lock.
-    pub fn forget_syncs(&self, ino: Ino) {
-        self.files.forget_states(ino);
-    }
-
     /// The number of states.
     pub fn sync_states(&self) -> u64 {
         self.files.states()
     }
 
-    /// Blocks of a file with a choice, and how many of them are eager.
-    pub fn count_choices(&self, ino: Ino) -> (u64, u64) {
-        let files = self.files.shard(ino).lock();
-        let states = files.get(&ino).into_iter().flat_map(|file| file.states.values());
-        states
-            .filter_map(|state| state.is_eager)
-            .fold((0, 0), |(all, eager), is_eager| (all + 1, eager + u64::from(is_eager)))
+    /// Blocks of a file that their last syncs made lazy.
+    pub fn count_made_lazy(&self, ino: Ino) -> u64 {
+        let shard = self.files.shard(ino).lock();
+        let states = shard.files.get(&ino).into_iter().flat_map(|file| file.states.values());
+        states.filter(|state| state.is_lazy).count() as u64
     }
 }
 
@@ -173,7 +153,7 @@ mod tests {
 
     /// A direct write of lines of a block that stores so many.
     fn write_storing(cache: &BlockCache, block: u64, (lines, direct): (Lines, u32), now_ns: u64) {
-        let write = WrittenLines { lines, direct, is_new: false };
+        let write = WrittenLines { lines, direct, is_new: false, is_append: false };
         cache.note_lines(key(block), [(FileBlock(block), write)].into_iter(), true, now_ns);
     }
 
@@ -201,11 +181,17 @@ mod tests {
         assert_eq!((verdicts.lazy, verdicts.eager, verdicts.lines), (1, 1, 64 + 24));
         new.sort_unstable();
         assert_eq!(new, [(FileBlock(1), true), (FileBlock(2), false)]);
-        assert_eq!(block_choice(&cache, key(1), 3), Some(false));
+        assert_eq!(block_choice(&cache, key(1), 3), None, "its descriptor knows");
         assert_eq!(block_choice(&cache, key(2), 3), Some(true));
+        assert_eq!((cache.sync_states(), cache.count_made_lazy(Ino(5)), cache.has_eager()), (1, 1, true));
         assert_eq!(cache.judge_sync(Ino(5), 1, 4, COSTS, AGES), Default::default(), "nothing was written");
-        write(&cache, 1, Lines::ALL, 5);
-        assert_eq!(cache.judge_sync(Ino(5), 1, 6, COSTS, AGES).new, [], "the same choice");
+        (0..3).for_each(|_| write(&cache, 2, Lines(0xff), 5));
+        let Judged { verdicts, new } = cache.judge_sync(Ino(5), 1, 6, COSTS, AGES);
+        assert_eq!((verdicts.again, verdicts.agreed, new), (1, 1, Vec::new()), "the same choice");
+        write(&cache, 2, Lines::ALL, 7);
+        let Judged { verdicts, new } = cache.judge_sync(Ino(5), 1, 8, COSTS, AGES);
+        assert_eq!((verdicts.again, verdicts.agreed, new), (1, 0, vec![(FileBlock(2), true)]));
+        assert_eq!((cache.sync_states(), cache.indexed_files()), (0, 0));
     }
 
     #[test]
@@ -222,12 +208,36 @@ mod tests {
     #[test]
     fn a_new_block_is_stored_whole_either_way() {
         let cache = cache();
-        let write = |lines, direct, is_new| (FileBlock(1), WrittenLines { lines, direct, is_new });
+        let write =
+            |lines, direct, is_new| (FileBlock(1), WrittenLines { lines, direct, is_new, is_append: false });
         let writes = [write(Lines(0xff), 64, true), write(Lines(0xff00), 8, false)];
         cache.note_lines(key(1), writes[..1].iter().copied(), true, 1);
         assert_eq!(cache.judge_sync(Ino(5), 1, 2, COSTS, AGES).new, [(FileBlock(1), true)], "written once");
         cache.note_lines(key(1), writes.into_iter(), true, 3);
         assert_eq!(cache.judge_sync(Ino(5), 1, 4, COSTS, AGES).new, [(FileBlock(1), false)], "appended to");
+    }
+
+    #[test]
+    fn appends_have_no_states_and_are_lazy_where_seams_cost_much() {
+        let cache = cache();
+        let append = |block, lines: Lines, is_new| {
+            let direct = if is_new { 64 } else { lines.0.count_ones() };
+            let write = WrittenLines { lines, direct, is_new, is_append: true };
+            cache.note_lines(key(block), [(FileBlock(block), write)].into_iter(), true, 1);
+        };
+        let choice = || cache.sync_choices(key(99), 2, AGES, &mut []);
+        (0..4).for_each(|block| append(block, Lines::ALL, true));
+        append(4, Lines(0xffff), true);
+        append(4, Lines(0xffff_8000), false);
+        assert_eq!((cache.sync_states(), cache.indexed_files()), (0, 1));
+        let Judged { verdicts, new } = cache.judge_sync(Ino(5), 1, 2, COSTS, AGES);
+        assert_eq!((verdicts.eager, verdicts.lazy, verdicts.lines, new), (6, 0, 4 * 64 + 33, Vec::new()));
+        assert_eq!((choice(), cache.indexed_files()), (Some(false), 0));
+        // Lines of a log: each is in two appends.
+        append(5, Lines(0b11), true);
+        (1..60).for_each(|at| append(5, Lines(0b11 << at), false));
+        assert_eq!(cache.judge_sync(Ino(5), 1, 2, COSTS, AGES).verdicts.lazy, 60);
+        assert_eq!(choice(), Some(true));
     }
 
     #[test]
@@ -248,8 +258,11 @@ mod tests {
         let cache = cache();
         write(&cache, 1, Lines::ALL, 1);
         cache.judge_sync(Ino(5), 1, 2, COSTS, AGES);
-        assert_eq!(block_choice(&cache, key(1), 2 + 4_999), Some(false));
-        assert_eq!(block_choice(&cache, key(1), 2 + 5_000), Some(true));
+        assert!(cache.is_synced(Ino(5), 2 + 4_999, AGES) && !cache.is_synced(Ino(5), 2 + 5_000, AGES));
+        assert_eq!(cache.sync_choices(key(1), 2 + 4_999, AGES, &mut []), Some(false));
+        assert_eq!(cache.sync_choices(key(1), 2 + 5_000, AGES, &mut []), Some(true));
+        let another = PageKey { generation: 2, ..key(1) };
+        assert_eq!(cache.sync_choices(another, 3, AGES, &mut []), None, "another file of the inode");
     }
 
     #[test]
@@ -264,7 +277,24 @@ mod tests {
     fn a_single_file_may_have_all_states() {
         let cache = cache();
         (0..1 << 10).for_each(|at| write(&cache, at, Lines(1), at));
-        assert_eq!((cache.sync_states(), cache.has_dropped_states()), (1 << 10, false));
+        assert_eq!(cache.sync_states(), 1 << 10);
+    }
+
+    #[test]
+    fn a_file_has_no_states_of_an_earlier_file_of_the_inode() {
+        let cache = cache();
+        (0..3).for_each(|_| write(&cache, 1, Lines(0xff), 1));
+        cache.judge_sync(Ino(5), 1, 2, COSTS, AGES);
+        assert_eq!((block_choice(&cache, key(1), 3), cache.count_made_lazy(Ino(5))), (Some(true), 1));
+        let next = PageKey { generation: 2, ..key(1) };
+        assert_eq!(block_choice(&cache, next, 3), None);
+        let written = WrittenLines { lines: Lines::ALL, direct: 64, is_new: true, is_append: false };
+        cache.note_lines(next, [(FileBlock(1), written)].into_iter(), true, 4);
+        assert_eq!((cache.count_made_lazy(Ino(5)), cache.indexed_files()), (0, 1));
+        assert_eq!(cache.judge_sync(Ino(5), 2, 5, COSTS, AGES).new, [(FileBlock(1), true)]);
+        assert_eq!(cache.sync_states(), 0, "the old state is gone");
+        (0..2_000).for_each(|at| write(&cache, at, Lines(1), 6 + at));
+        assert!(cache.sync_states() <= 1 << 10);
     }
 
     #[test]
@@ -274,12 +304,10 @@ mod tests {
             write(&cache, at, Lines(1), at);
         }
         assert!(cache.sync_states() <= 1 << 10, "{}", cache.sync_states());
-        assert!(cache.has_dropped_states());
-        let verdicts = cache.judge_sync(Ino(5), 1, 5_000, COSTS, AGES).verdicts;
-        assert_eq!(verdicts.eager, cache.sync_states());
-        assert_eq!(block_choice(&cache, key(4_999), 5_000), Some(false));
-        cache.forget_syncs(Ino(5));
-        assert_eq!(cache.sync_states(), 0);
+        let states = cache.sync_states();
+        let Judged { verdicts, new } = cache.judge_sync(Ino(5), 1, 5_000, COSTS, AGES);
+        assert_eq!((verdicts.eager, new.len() as u64, cache.sync_states()), (states, states, 0));
+        assert!(new.contains(&(FileBlock(4_999), true)));
         assert!(cache.is_synced(Ino(5), 9_999, AGES) && !cache.is_synced(Ino(5), 10_000, AGES));
         assert!(!cache.is_synced(Ino(6), 5_000, AGES));
     }

@@ -37,8 +37,8 @@ fn whereabouts_on_media(engine: &Engine, ino: Ino, range: BlockRange) -> FsResul
     let mut found = Whereabouts { size_bytes: inode.size(), pinned_tier, ..Default::default() };
     let mut bytes =
         vec![0u64; 1 + engine.store.devices.tiers().iter().map(|tier| tier.0).max().unwrap_or(0) as usize];
-    let mut kept = 0;
-    let has_state = |block| engine.store.dram.cache().has_choice(inode.page_key(block));
+    let mut eager = 0;
+    let is_made_lazy = |block| engine.store.dram.cache().is_made_lazy(inode.page_key(block));
     if inode.slot.is_regular() {
         let intents = intents_of(&engine.store, &inode)?;
         let gone = |block: FileBlock| intents.iter().any(|r| r.first <= block && block < r.end);
@@ -66,7 +66,7 @@ fn whereabouts_on_media(engine: &Engine, ino: Ino, range: BlockRange) -> FsResul
             if !gone(block) {
                 bytes[0] += BLOCK_SIZE;
                 let descriptor = engine.store.persistent.blocks().descriptor(mapping.block);
-                kept += u64::from(descriptor.is_eager() && !has_state(block));
+                eager += u64::from(descriptor.is_eager() && !is_made_lazy(block));
                 written.add(descriptor.written());
                 if descriptor.read() > 0 {
                     read.add(descriptor.read());
@@ -77,9 +77,9 @@ fn whereabouts_on_media(engine: &Engine, ino: Ino, range: BlockRange) -> FsResul
     found.tiers = bytes.into_iter().enumerate().map(|(tier, bytes)| (tier as u8, bytes)).collect();
     found.dirty_bytes = engine.store.dram.cache().count_dirty(ino) * BLOCK_SIZE;
     found.dram_bytes = engine.store.dram.cache().count_file(ino, inode.slot.generation.get()) * BLOCK_SIZE;
-    // A block whose state was dropped has its choice in the descriptor.
-    let (judged, eager) = engine.store.dram.cache().count_choices(ino);
-    (found.judged_blocks, found.eager_blocks) = (judged + kept, eager + kept);
+    // Eager blocks are known by their descriptors.
+    let made_lazy = engine.store.dram.cache().count_made_lazy(ino);
+    (found.judged_blocks, found.eager_blocks) = (made_lazy + eager, eager);
     // Predictions exist for regular files only.
     if inode.slot.is_regular() {
         found.predictions = predictions(engine, &inode, written, read);

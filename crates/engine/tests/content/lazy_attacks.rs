@@ -91,6 +91,8 @@ fn many_files_with_a_lazy_line_each_take_bounded_memory() -> FsResult<()> {
         fs.forget(*ino, 1);
     }
     fs.run_background(100_000);
-    assert_eq!((fs.store.dram.cache().indexed_files(), fs.store.dram.cache().sync_states()), (0, 0));
+    // States of removed files go when there are too many.
+    let (files, states) = (fs.store.dram.cache().indexed_files() as u64, fs.store.dram.cache().sync_states());
+    assert!(files <= states && states <= 512 + 1024, "{files} files and {states} states are left");
     pool.assert_clean_after(&fs)
 }

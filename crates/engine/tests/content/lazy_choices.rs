@@ -44,8 +44,8 @@ fn an_eager_block_without_a_state_stays_eager_until_the_unmount() -> FsResult<()
     make_eager(&fs, ino, 0..9)?;
     let found = fs.whereabouts(ino)?;
     assert_eq!((found.judged_blocks, found.eager_blocks), (9, 9));
-    // A whole new block, a part of a block, and again after that: the flag moves with the block.
-    for (block, length) in [(0, BLOCK), (1, 100), (0, BLOCK), (1, 100), (2, 2 * BLOCK)] {
+    // A whole new block, most of a block, and again after that: the flag moves with the block.
+    for (block, length) in [(0, BLOCK), (1, 4_000), (0, BLOCK), (1, 4_000), (2, 2 * BLOCK)] {
         assert_eq!(write(&fs, ino, block, length)?, 0, "block {block} is eager");
         assert_eq!(fs.whereabouts(ino)?.eager_blocks, 9, "block {block} after a write, before a sync");
         make_eager(&fs, ino, 6..9)?;

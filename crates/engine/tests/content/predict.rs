@@ -123,7 +123,7 @@ fn a_new_file_is_predicted_like_the_files_beside_it() -> FsResult<()> {
     let (of_tree, of_logs) =
         (placement.confusion.expected_asynchronous, placement.confusion.expected_synchronous);
     assert_eq!((of_tree.synced_bytes, of_logs.synced_bytes), (0, 8 * 2 * BLOCK));
-    assert_eq!(of_tree.open_bytes, 8 * 2 * BLOCK);
+    assert_eq!((of_tree.unsynced_bytes, of_tree.open_bytes), (8 * 2 * BLOCK, 0), "a close decides");
     Ok(())
 }
 

@@ -142,7 +142,6 @@ pub fn forget_dirty(store: &Store, inode: &Inode) {
         drop_dirty_range(store, inode, WHOLE_FILE);
         store.dram.volatile_sizes().remove(inode.ino);
     }
-    store.dram.cache().forget_syncs(inode.ino);
     store.dram.mapped_files().forget(inode.ino);
     store.dram.write_back().forget(inode.ino);
 }

@@ -68,16 +68,20 @@ pub fn lazy_run(store: &Store, inode: &Inode, range: BlockRange, flags: WriteFla
         _ if flags.pages => return (before_tail, false),
         _ => {}
     }
-    let mut choices: SmallVec<[Option<bool>; 4]> = SmallVec::from_elem(None, before_tail as usize);
+    let mut choices: SmallVec<[Option<bool>; 16]> = SmallVec::from_elem(None, before_tail as usize);
     let (now, ages) = (store.clock.monotonic_ns(), store.dram.lazy_writes().ages());
     let of_file = store.dram.cache().sync_choices(inode.page_key(range.first), now, ages, &mut choices);
     let is_published = store.dram.lazy_writes().options().ablation == LazyAblation::Published;
     let without = || is_published || of_file.unwrap_or_else(|| !is_synchronous(store, inode));
     let is_lazy = |at: u64| {
         let Some(choice) = choices.get(at as usize) else { return true };
-        let kept = || kept_choice(store, inode, range.first.plus(at));
+        let block = range.first.plus(at);
+        // Behind the end there is no PM block that could have the flag.
+        let is_there = block.0 * BLOCK_SIZE < inode.size();
+        let kept = || if is_there { kept_choice(store, inode, block) } else { None };
         choice.or_else(kept).unwrap_or_else(without)
     };
+    assert!(before_tail > 0 && before_tail <= all, "{before_tail} of {all} blocks lie before the tail");
     let first = is_lazy(0);
     ((1..all).find(|at| is_lazy(*at) != first).unwrap_or(all), first)
 }

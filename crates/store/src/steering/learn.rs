@@ -124,14 +124,16 @@ pub fn note_lines(store: &Store, inode: &Inode, segment: &Segment<'_>, flags: Wr
 fn written_lines(store: &Store, inode: &Inode, block: FileBlock, (from, to): (usize, usize)) -> WrittenLines {
     let (start, size) = (block.0 * BLOCK_SIZE, inode.size());
     let (lines, is_new) = (Lines::touched(from, to), start >= size);
+    let is_append = start + from as u64 >= size;
     let replaces = || {
         let is_in_place = store.mode.data_ordered || store.mode.has_checksums;
         !is_in_place
-            && start + (from as u64) < size
+            && !is_append
             && (!inode.slot.has(flag::HAS_COLD) || has_all_lines(store, inode, block).unwrap_or(false))
     };
+    assert!(from < to && to <= BLOCK_SIZE as usize, "bytes {from}..{to} of block {block}");
     let direct = if is_new || replaces() { Lines::ALL } else { lines };
-    WrittenLines { lines, direct: direct.0.count_ones(), is_new }
+    WrittenLines { lines, direct: direct.0.count_ones(), is_new, is_append }
 }
 
 /// Whether PM has all lines of a block.
