@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Each file map that mkfs offers beside the default: named by status and check, kept by a mount; an unknown map and a map
-# byte that contradicts its feature are refused; pjdfstest, fsx with four times as much data as PM, and kill -9 amid SQLite.
-# OTHERS: other suites than these; MAPS: other maps.
+# byte that contradicts its feature are refused; pjdfstest, fsx with four times as much data as PM, and kill -9 amid SQLite:
+# with each map a suite of these, with each commit another. OTHERS: these suites with each map; MAPS: other maps.
 . "$(dirname "$0")/suites.sh"
 here=$(cd "$(dirname "$0")" && pwd)
 need sqlite3 sqlite3
@@ -43,6 +43,8 @@ PY
 
 expect_refused "possible values: radix" "$TERRACE" mkfs --pm "$pool" --pm-size 16M --map btree
 maps=${MAPS-extent cuckoo hashfs-linear hashfs clustered}
+suites=(20-pjdfstest 30-fsx 50-kill)
+turn=$(git -C "$root" rev-list --count HEAD 2>/dev/null || echo 0)
 declare -A numbers=([extent]=2 [cuckoo]=3 [hashfs-linear]=4 [hashfs]=5 [clustered]=6)
 for map in $maps; do
     number=${numbers[$map]}
@@ -93,7 +95,7 @@ assert not is_table or found["longest_distance"] < found["reach"], found' "$map"
     done
     step "$map: status, content, contradictions"
     export MKFS_OPTIONS="--map $map"
-    for other in ${OTHERS-20-pjdfstest 30-fsx 50-kill}; do
+    for other in ${OTHERS-${suites[$((turn++ % 3))]}}; do
         SEEDS=$RANDOM KILLS=${KILLS:-8} WORK='' "$here/$other.sh" >"$other.out" 2>&1 ||
             fail "$map, $other: $(tail -n 5 "$other.out")"
         step "$map: $(tail -n 1 "$other.out")"

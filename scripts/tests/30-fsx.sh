@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # fsx 0.3.2: 20,000 operations on a file of 4 x PM, mapped reads and writes, holes, fallocate and truncation
-# among them, while migration runs; the second seed on a pool whose data has checksums. SEEDS="1 2": these seeds instead of random ones; OPERATIONS: other than 20,000.
+# among them, while migration runs; half of them with lazy writes; the second seed on a pool whose data has checksums.
+# SEEDS="1 2": these seeds instead of random ones; OPERATIONS: other than 20,000.
 . "$(dirname "$0")/suites.sh"
 cargo_tool fsx 0.3.2
 operations=${OPERATIONS:-20000}
@@ -41,17 +42,19 @@ for seed in $seeds; do
     size=16M
     # A file that is cut often is seldom large.
     [ "$total" = 0 ] || config=small.toml checksums=on size=4M
-    make_pool $size 512M --data-checksum $checksums
-    mount_pool -o cache=8M
-    say "seed $seed, $config"
-    "$tools/bin/fsx" -q -f $config -N "$operations" -S "$seed" -P "$WORK" mnt/file.$seed >fsx.out 2>&1 || {
-        tail -n 60 fsx.out >&2
-        fail "seed $seed, $config, after $total operations; $(grep -m1 -iE 'error|panicked|bad' fsx.out)"
-    }
-    total=$((total + operations))
-    expect_demotion
-    demoted=$((demoted + $(demoted_bytes)))
-    umount_pool
-    check_pool --data
+    for lazy in off on; do
+        make_pool $size 512M --data-checksum $checksums
+        mount_pool -o "cache=8M,lazy=$lazy"
+        say "seed $seed, $config, lazy=$lazy"
+        "$tools/bin/fsx" -q -f $config -N $((operations / 2)) -S "$seed" -P "$WORK" mnt/file.$seed >fsx.out 2>&1 || {
+            tail -n 60 fsx.out >&2
+            fail "seed $seed, $config, lazy=$lazy, after $total operations; $(grep -m1 -iE 'error|panicked|bad' fsx.out)"
+        }
+        total=$((total + operations / 2))
+        expect_demotion
+        demoted=$((demoted + $(demoted_bytes)))
+        umount_pool
+        check_pool --data
+    done
 done
 pass "$total operations, seeds $seeds, $((demoted >> 20)) MiB demoted"
