@@ -4,8 +4,7 @@
 //! Lock order: the lock of a shard of the index is innermost.
 
 use crate::file_choices::FileChoices;
-use crate::header::Lines;
-use crate::header::PageKey;
+use crate::header::{Lines, PageKey};
 use crate::sync_state::{Appended, Judged, LineCosts, SyncAges, SyncState, WrittenLines};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -19,6 +18,12 @@ const SHARDS: usize = 16;
 /// States that are dropped beyond the limit, so that not each write drops states.
 const DROPPED_MORE: u64 = 16;
 
+/// Most states that a write drops: an excess goes in portions.
+const MOST_DROPPED: u64 = 256;
+
+/// Most files of a shard with sums of appends: beyond that all sums go, and the files are judged by their next syncs.
+const MOST_APPENDED: usize = 256;
+
 /// The dirty blocks of one file, with the time since when each block is dirty.
 pub(crate) struct File {
     pub(crate) generation: u32,
@@ -29,8 +34,6 @@ pub(crate) struct File {
     pub(crate) states: BTreeMap<FileBlock, SyncState>,
     /// Blocks with writes since the last sync, and blocks whose states were dropped; a block may be in the list twice.
     pub(crate) since_sync: SmallVec<[FileBlock; 6]>,
-    /// Direct writes behind the end, to blocks without a state.
-    appended: Appended,
 }
 
 impl File {
@@ -41,17 +44,11 @@ impl File {
             oldest_ns: now_ns,
             states: BTreeMap::new(),
             since_sync: SmallVec::new(),
-            appended: Appended::default(),
         }
     }
 
-    /// Whether a block of this file has a state.
-    fn has_state(&self, key: PageKey) -> bool {
-        self.generation == key.generation && self.states.contains_key(&key.block)
-    }
-
     fn is_empty(&self) -> bool {
-        self.blocks.is_empty() && self.states.is_empty() && self.appended.is_empty()
+        self.blocks.is_empty() && self.states.is_empty()
     }
 
     /// Drops blocks without a state from the list when there are many: constant work for each state.
@@ -72,9 +69,13 @@ const FEW: usize = 16;
 pub(crate) struct Shard {
     /// Boxed: entries come and go with syncs, and a new entry takes memory that is still in the processor's cache.
     pub(crate) files: FxHashMap<Ino, Box<File>>,
-    /// Blocks in the order of writes, each with the time of the write that gave the place. Every state has a place. A block with a
-    /// later write goes to the end when its place is the first. Places without a state count for nothing, and are never many.
+    /// Direct writes behind the ends of files, to blocks without a state.
+    appended: FxHashMap<Ino, Appended>,
+    /// Blocks in the order of writes, each with the number of its place. A state knows its place; a place that no state knows
+    /// counts for nothing, and there are never many. A block that was written since goes to the end when its place is the first.
     order: VecDeque<(PageKey, u64)>,
+    /// Places that were given.
+    places: u64,
     /// States of all files.
     states: usize,
 }
@@ -138,6 +139,12 @@ impl DirtyFiles {
         self.states.iter().map(|states| states.load(Ordering::Relaxed)).sum()
     }
 
+    /// Places in the orders of all shards, for tests.
+    #[cfg(test)]
+    pub(crate) fn places(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().order.len()).sum()
+    }
+
     /// Notes a write of some lines of blocks of a file, to PM if `is_direct`, and drops the oldest states beyond the limit.
     /// `pages`: blocks with a page, whose states do not count.
     pub(crate) fn note_lines(
@@ -157,8 +164,11 @@ impl DirtyFiles {
         drop(shard);
         if added > 0 {
             let all = self.states();
-            if all > most && all > most + pages() {
-                self.drop_oldest(added + DROPPED_MORE);
+            if all > most {
+                let excess = all.saturating_sub(most + pages());
+                if excess > 0 {
+                    self.drop_oldest(excess.min(MOST_DROPPED) + DROPPED_MORE);
+                }
             }
         }
     }
@@ -195,7 +205,7 @@ impl DirtyFiles {
     ) {
         shard.judge(of, (blocks, dirty), costs, judged);
         self.count_states(of.0, shard);
-        if judged.verdicts.eager > 0 && !self.has_eager() {
+        if !self.has_eager() && judged.new.iter().any(|(_, is_eager)| *is_eager) {
             self.has_eager.store(true, Ordering::Relaxed);
         }
     }
@@ -219,36 +229,60 @@ impl Shard {
         written: impl Iterator<Item = (FileBlock, WrittenLines)>,
         (is_direct, now_ns): (bool, u64),
     ) -> u64 {
-        self.file(first, now_ns);
-        let Some(file) = self.files.get_mut(&first.ino) else { return 0 };
         let mut added = 0;
         for (block, write) in written {
-            if is_direct && write.is_append && !file.states.contains_key(&block) {
-                file.appended.note(write);
+            let key = PageKey { block, ..first };
+            if is_direct && write.is_append && self.state(key).is_none() {
+                self.note_append(key, write, now_ns);
                 continue;
             }
-            let state = file.states.entry(block).or_insert_with(|| {
-                self.order.push_back((PageKey { block, ..first }, now_ns));
-                added += 1;
-                SyncState::new()
-            });
+            let place = self.places;
+            let file = self.file(key, now_ns);
+            let before = file.states.len();
+            let state = file.states.entry(block).or_insert_with(|| SyncState::new(place));
             if state.written == 0 {
                 file.since_sync.push(block);
             }
             state.note(write, is_direct, now_ns);
-        }
-        file.tidy();
-        self.states += added as usize;
-        if self.order.len() > 2 * self.states + FEW {
-            self.tidy();
+            let is_new = file.states.len() > before;
+            file.tidy();
+            if is_new {
+                added += 1;
+                self.states += 1;
+                self.give_place(key);
+            }
         }
         added
     }
 
-    /// Drops places without a state.
-    fn tidy(&mut self) {
-        let files = &self.files;
-        self.order.retain(|(key, _)| files.get(&key.ino).is_some_and(|file| file.has_state(*key)));
+    /// The state of a block.
+    fn state(&self, key: PageKey) -> Option<&SyncState> {
+        let file = self.files.get(&key.ino).filter(|file| file.generation == key.generation)?;
+        file.states.get(&key.block)
+    }
+
+    fn note_append(&mut self, key: PageKey, write: WrittenLines, now_ns: u64) {
+        if self.appended.len() >= MOST_APPENDED && !self.appended.contains_key(&key.ino) {
+            self.appended.clear();
+        }
+        let appended = self.appended.entry(key.ino).or_insert_with(|| Appended::new(key.generation));
+        if appended.generation != key.generation {
+            *appended = Appended::new(key.generation);
+        }
+        appended.note(key.block, write, now_ns);
+    }
+
+    /// Puts a block at the end of the order; its state has the number of the place.
+    fn give_place(&mut self, key: PageKey) {
+        self.order.push_back((key, self.places));
+        self.places += 1;
+        if self.order.len() > 2 * self.states + FEW {
+            let order = std::mem::take(&mut self.order);
+            let is_known =
+                |(key, place): &(PageKey, u64)| self.state(*key).is_some_and(|state| state.place == *place);
+            self.order = order.into_iter().filter(is_known).collect();
+            assert_eq!(self.order.len(), self.states, "places of states");
+        }
     }
 
     /// Judges the blocks of a sync, by the dirty lines of each. Eager blocks lose their states: flags of PM blocks keep the
@@ -260,6 +294,9 @@ impl Shard {
         costs: (LineCosts, SyncAges, u64),
         judged: &mut Judged,
     ) {
+        if let Some(appended) = self.appended.remove(&ino).filter(|sums| sums.generation == generation) {
+            appended.judge(costs, &mut judged.verdicts);
+        }
         let Some(file) = self.files.get_mut(&ino).filter(|file| file.generation == generation) else {
             return;
         };
@@ -277,7 +314,6 @@ impl Shard {
                 judged.new.push((*block, is_eager));
             }
         }
-        std::mem::take(&mut file.appended).judge(costs.0, &mut judged.verdicts);
         if file.is_empty() {
             self.files.remove(&ino);
         }
@@ -285,21 +321,25 @@ impl Shard {
 
     /// Drops the state with the earliest last write. False: there is none.
     fn drop_oldest(&mut self) -> bool {
-        while let Some((key, at_ns)) = self.order.pop_front() {
-            let Some(file) = self.files.get_mut(&key.ino).filter(|file| file.has_state(key)) else {
+        while let Some((key, place)) = self.order.pop_front() {
+            let Some(file) = self.files.get_mut(&key.ino).filter(|file| file.generation == key.generation)
+            else {
                 continue;
             };
-            match file.states.get(&key.block).map(|state| state.last_ns) {
-                Some(last_ns) if last_ns > at_ns => self.order.push_back((key, last_ns)),
-                _ => {
-                    file.states.remove(&key.block);
-                    self.states -= 1;
-                    if file.is_empty() {
-                        self.files.remove(&key.ino);
-                    }
-                    return true;
-                }
+            let Some(state) = file.states.get_mut(&key.block).filter(|state| state.place == place) else {
+                continue;
+            };
+            if std::mem::take(&mut state.is_touched) {
+                state.place = self.places;
+                self.give_place(key);
+                continue;
             }
+            file.states.remove(&key.block);
+            self.states -= 1;
+            if file.is_empty() {
+                self.files.remove(&key.ino);
+            }
+            return true;
         }
         false
     }

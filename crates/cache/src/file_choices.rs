@@ -1,29 +1,38 @@
 //! The last sync of each file, and the choice of that sync for most blocks: a fixed table, as files come and go faster than
-//! blocks are judged. Files with the same place share the time; the choice is of the file that was synced last.
+//! blocks are judged. A place is of the file that was synced last there; of the others nothing is known.
 
 use terrace_format::Ino;
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 
-/// Places. A power of two.
-const PLACES: usize = 4096;
+/// Places: 256 KiB. A power of two.
+const PLACES: usize = 1 << 14;
 
-/// The last sync of the files of a place.
+/// The last sync at a place.
 #[derive(Default)]
 struct Place {
-    /// Its time; 0: none.
+    /// Its time.
     synced_ns: AtomicU64,
-    /// Inode, generation and choice of the file: [`word_of`].
-    choice: AtomicU64,
+    /// Inode, generation and choice of the file: [`word_of`]; 0: no file was synced.
+    file: AtomicU64,
 }
 
-/// The table.
+/// The last sync of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LastSync {
+    pub(crate) synced_ns: u64,
+    /// Whether most blocks of the sync are eager; `None`: no sync of the file had blocks to judge.
+    pub(crate) is_eager: Option<bool>,
+}
+
+/// The table. Words of a place are read and written without a lock: a mixture of two syncs is a hint as any.
 pub(crate) struct FileChoices {
     places: Vec<Place>,
 }
 
-/// A file with its choice in the lowest bit. A generation is told from the next 2³¹.
-fn word_of(ino: Ino, generation: u32, is_eager: bool) -> u64 {
-    ino.0 << 32 | u64::from(generation << 1) | u64::from(is_eager)
+/// Inode numbers have 31 bits; of a generation as many count.
+fn word_of(ino: Ino, generation: u32, is_eager: Option<bool>) -> u64 {
+    let choice = is_eager.map_or(0, |is_eager| 1 + u64::from(is_eager));
+    ino.0 << 33 | u64::from(generation & 0x7fff_ffff) << 2 | choice
 }
 
 impl FileChoices {
@@ -37,21 +46,20 @@ impl FileChoices {
 
     /// Notes the time of a sync of a file, and the choice of the sync. `None`: the sync had no blocks to judge.
     pub(crate) fn note(&self, ino: Ino, generation: u32, now_ns: u64, is_eager: Option<bool>) {
+        let before = self.last(ino, generation).and_then(|last| last.is_eager);
         let place = self.place(ino);
-        place.synced_ns.store(now_ns.max(1), Ordering::Relaxed);
-        if let Some(is_eager) = is_eager {
-            place.choice.store(word_of(ino, generation, is_eager), Ordering::Relaxed);
+        place.synced_ns.store(now_ns, Ordering::Relaxed);
+        place.file.store(word_of(ino, generation, is_eager.or(before)), Ordering::Relaxed);
+    }
+
+    /// The last sync of a file. `None`: no sync, or a later sync of another file with the same place.
+    pub(crate) fn last(&self, ino: Ino, generation: u32) -> Option<LastSync> {
+        let place = self.place(ino);
+        let word = place.file.load(Ordering::Relaxed);
+        if word == 0 || word >> 2 != word_of(ino, generation, None) >> 2 {
+            return None;
         }
-    }
-
-    /// The last sync of a file, or of another file of its place.
-    pub(crate) fn synced_ns(&self, ino: Ino) -> Option<u64> {
-        Some(self.place(ino).synced_ns.load(Ordering::Relaxed)).filter(|at| *at > 0)
-    }
-
-    /// Whether most blocks of the last sync of a file are eager; `None`: another file was synced since, or none.
-    pub(crate) fn is_eager(&self, ino: Ino, generation: u32) -> Option<bool> {
-        let word = self.place(ino).choice.load(Ordering::Relaxed);
-        [false, true].into_iter().find(|is_eager| word == word_of(ino, generation, *is_eager))
+        let is_eager = [None, Some(false), Some(true)][(word & 3).min(2) as usize];
+        Some(LastSync { synced_ns: place.synced_ns.load(Ordering::Relaxed), is_eager })
     }
 }

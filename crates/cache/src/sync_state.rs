@@ -2,7 +2,8 @@
 //! benefit model).
 
 use crate::header::Lines;
-use terrace_format::FileBlock;
+use terrace_format::address::LINE_SIZE;
+use terrace_format::{BLOCK_SIZE, FileBlock};
 
 /// Nanoseconds that memory takes for a line.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -39,48 +40,74 @@ pub struct WrittenLines {
 
 /// Direct writes behind the end of a file since the last sync. Only lines at their seams are written twice, so their blocks need
 /// no states.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Appended {
-    /// Blocks, each as often as it was appended to.
+    pub(crate) generation: u32,
+    /// Blocks that were appended to.
     blocks: u64,
+    last_block: FileBlock,
     /// Lines written.
     written: u64,
     /// Lines that these writes stored.
     direct: u64,
     /// Different lines of them; all of new blocks.
     distinct: u64,
-    has_new: bool,
+    /// The line behind those counted in `distinct`.
+    end_line: u64,
+    last_ns: u64,
 }
 
 /// Appends by way of DRAM cost at most this part of the direct way, or stay direct: pages and write-back cost more than lines.
 const APPENDS_COST: f64 = 0.75;
 
+/// Lines of a block.
+const LINES: u64 = BLOCK_SIZE / LINE_SIZE;
+
 impl Appended {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.blocks == 0
+    pub(crate) fn new(generation: u32) -> Appended {
+        Appended {
+            generation,
+            blocks: 0,
+            last_block: FileBlock(0),
+            written: 0,
+            direct: 0,
+            distinct: 0,
+            end_line: 0,
+            last_ns: 0,
+        }
     }
 
     /// Notes an append to a block.
-    pub(crate) fn note(&mut self, write: WrittenLines) {
-        let lines = u64::from(write.lines.0.count_ones());
-        self.blocks += 1;
-        self.written += lines;
+    pub(crate) fn note(&mut self, block: FileBlock, write: WrittenLines, now_ns: u64) {
+        assert!(write.lines.0 != 0, "a write of no bytes to block {block}");
+        let first = block.0 * LINES + u64::from(write.lines.0.trailing_zeros());
+        let end = (block.0 + 1) * LINES - u64::from(write.lines.0.leading_zeros());
+        if self.blocks == 0 || block < self.last_block {
+            // The first append, or the file was cut.
+            self.end_line = first;
+        }
+        self.blocks += u64::from(self.blocks == 0 || block != self.last_block);
+        self.last_block = block;
+        self.written += end - first;
         self.direct += u64::from(write.direct);
-        self.distinct += match write.is_new {
-            true => u64::from(Lines::ALL.0.count_ones()),
-            // The block is new, and all its lines are counted.
-            false if self.has_new => 0,
-            false => lines,
-        };
-        self.has_new |= write.is_new;
+        let (from, to) = if write.is_new { (block.0 * LINES, (block.0 + 1) * LINES) } else { (first, end) };
+        self.distinct += to.saturating_sub(from.max(self.end_line));
+        self.end_line = to.max(self.end_line);
+        self.last_ns = now_ns;
     }
 
-    /// Chooses at a sync.
-    pub(crate) fn judge(&self, costs: LineCosts, verdicts: &mut SyncVerdicts) {
+    /// Chooses at a sync. Lines that write-back would have written before the sync count for nothing.
+    pub(crate) fn judge(
+        &self,
+        (costs, ages, now_ns): (LineCosts, SyncAges, u64),
+        verdicts: &mut SyncVerdicts,
+    ) {
+        if now_ns.saturating_sub(self.last_ns) >= ages.old_ns {
+            return;
+        }
         let direct = (self.direct as f64 * APPENDS_COST) as u64;
-        let is_lazy = costs.is_lazy(self.written, self.distinct, direct);
         verdicts.lines += self.written;
-        match is_lazy {
+        match costs.is_lazy(self.written, self.distinct, direct) {
             true => verdicts.lazy += self.blocks,
             false => verdicts.eager += self.blocks,
         }
@@ -100,6 +127,9 @@ pub(crate) struct SyncState {
     pub(crate) direct: Lines,
     /// The last write.
     pub(crate) last_ns: u64,
+    /// Its place in the order of the shard, and whether it was written since.
+    pub(crate) place: u64,
+    pub(crate) is_touched: bool,
     /// Whether the last sync made the block lazy. An eager block has no state until the next write.
     pub(crate) is_lazy: bool,
 }
@@ -140,13 +170,15 @@ pub struct Judged {
 }
 
 impl SyncState {
-    pub(crate) fn new() -> SyncState {
+    pub(crate) fn new(place: u64) -> SyncState {
         SyncState {
             written: 0,
             written_direct: 0,
             is_new: false,
             direct: Lines::default(),
             last_ns: 0,
+            place,
+            is_touched: false,
             is_lazy: false,
         }
     }
@@ -156,6 +188,7 @@ impl SyncState {
         self.written = self.written.saturating_add(write.lines.0.count_ones());
         self.written_direct = self.written_direct.saturating_add(write.direct);
         self.is_new |= write.is_new;
+        self.is_touched = self.last_ns > 0;
         self.last_ns = now_ns;
         if is_direct {
             self.direct = self.direct.union(write.lines);

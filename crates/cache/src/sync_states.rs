@@ -10,6 +10,7 @@
 use crate::block_cache::BlockCache;
 use crate::header::{Lines, PageKey};
 use crate::sync_state::{Judged, LineCosts, SyncAges, SyncVerdicts, WrittenLines};
+use smallvec::SmallVec;
 use terrace_format::{FileBlock, Ino};
 use terrace_placement::Home;
 
@@ -51,9 +52,8 @@ impl BlockCache {
             }
         }
         drop(shard);
-        let is_synced = self.is_synced(first.ino, now_ns, ages);
-        let is_eager = self.files.choices.is_eager(first.ino, first.generation)?;
-        Some(!(is_eager && is_synced))
+        let last = self.files.choices.last(first.ino, first.generation)?;
+        Some(!(last.is_eager? && now_ns.saturating_sub(last.synced_ns) < ages.idle_ns))
     }
 
     /// Chooses for the blocks of a file that were written since its last sync, at the begin of a sync. The caller holds the
@@ -68,17 +68,17 @@ impl BlockCache {
     ) -> Judged {
         let (mut judged, costs) = (Judged::default(), (costs, ages, now_ns));
         let mut shard = self.files.shard(ino).lock();
+        let (mut blocks, mut dirty) = (SmallVec::new(), Vec::new());
         if let Some(file) = shard.files.get_mut(&ino).filter(|file| file.generation == generation) {
-            let blocks = std::mem::take(&mut file.since_sync);
-            let mut dirty = Vec::new();
+            blocks = std::mem::take(&mut file.since_sync);
             if !file.blocks.is_empty() {
                 drop(shard);
                 let key = |block: &FileBlock| PageKey { ino, generation, block: *block };
                 dirty = blocks.iter().map(|block| self.dirty_lines(key(block))).collect();
                 shard = self.files.shard(ino).lock();
             }
-            self.files.judge(&mut shard, (ino, generation), (&blocks, &dirty), costs, &mut judged);
         }
+        self.files.judge(&mut shard, (ino, generation), (&blocks, &dirty), costs, &mut judged);
         drop(shard);
         let SyncVerdicts { lazy, eager, .. } = judged.verdicts;
         let is_eager = (lazy + eager > 0).then_some(eager > lazy);
@@ -101,10 +101,10 @@ impl BlockCache {
         self.files.has_eager()
     }
 
-    /// Whether a file had a sync less than `ages.idle_ns` ago, for files without a state too. Rarely the sync of another file
-    /// counts as well.
-    pub fn is_synced(&self, ino: Ino, now_ns: u64, ages: SyncAges) -> bool {
-        self.files.choices.synced_ns(ino).is_some_and(|at| now_ns.saturating_sub(at) < ages.idle_ns)
+    /// Whether a file had a sync less than `ages.idle_ns` ago; `None`: its last sync is not known.
+    pub fn is_synced(&self, ino: Ino, generation: u32, now_ns: u64, ages: SyncAges) -> Option<bool> {
+        let last = self.files.choices.last(ino, generation)?;
+        Some(now_ns.saturating_sub(last.synced_ns) < ages.idle_ns)
     }
 
     /// Files with a dirty page or a state.
@@ -125,9 +125,10 @@ impl BlockCache {
     }
 
     /// Blocks of a file that their last syncs made lazy.
-    pub fn count_made_lazy(&self, ino: Ino) -> u64 {
+    pub fn count_made_lazy(&self, ino: Ino, generation: u32) -> u64 {
         let shard = self.files.shard(ino).lock();
-        let states = shard.files.get(&ino).into_iter().flat_map(|file| file.states.values());
+        let file = shard.files.get(&ino).filter(|file| file.generation == generation);
+        let states = file.into_iter().flat_map(|file| file.states.values());
         states.filter(|state| state.is_lazy).count() as u64
     }
 }
@@ -183,7 +184,7 @@ mod tests {
         assert_eq!(new, [(FileBlock(1), true), (FileBlock(2), false)]);
         assert_eq!(block_choice(&cache, key(1), 3), None, "its descriptor knows");
         assert_eq!(block_choice(&cache, key(2), 3), Some(true));
-        assert_eq!((cache.sync_states(), cache.count_made_lazy(Ino(5)), cache.has_eager()), (1, 1, true));
+        assert_eq!((cache.sync_states(), cache.count_made_lazy(Ino(5), 1), cache.has_eager()), (1, 1, true));
         assert_eq!(cache.judge_sync(Ino(5), 1, 4, COSTS, AGES), Default::default(), "nothing was written");
         (0..3).for_each(|_| write(&cache, 2, Lines(0xff), 5));
         let Judged { verdicts, new } = cache.judge_sync(Ino(5), 1, 6, COSTS, AGES);
@@ -229,15 +230,42 @@ mod tests {
         (0..4).for_each(|block| append(block, Lines::ALL, true));
         append(4, Lines(0xffff), true);
         append(4, Lines(0xffff_8000), false);
-        assert_eq!((cache.sync_states(), cache.indexed_files()), (0, 1));
+        assert_eq!((cache.sync_states(), cache.indexed_files()), (0, 0));
         let Judged { verdicts, new } = cache.judge_sync(Ino(5), 1, 2, COSTS, AGES);
-        assert_eq!((verdicts.eager, verdicts.lazy, verdicts.lines, new), (6, 0, 4 * 64 + 33, Vec::new()));
-        assert_eq!((choice(), cache.indexed_files()), (Some(false), 0));
-        // Lines of a log: each is in two appends.
+        assert_eq!((verdicts.eager, verdicts.lazy, verdicts.lines, new), (5, 0, 4 * 64 + 33, Vec::new()));
+        assert_eq!((choice(), cache.has_eager()), (Some(false), false));
+        // Records of a log: a line has four of them. Then each line is in two appends.
+        append(4, Lines(1 << 40), false);
+        (0..8).for_each(|at| append(4, Lines(1 << (40 + at / 4)), false));
+        assert_eq!(cache.judge_sync(Ino(5), 1, 2, COSTS, AGES).verdicts.lazy, 1);
+        assert_eq!(choice(), Some(true));
         append(5, Lines(0b11), true);
         (1..60).for_each(|at| append(5, Lines(0b11 << at), false));
-        assert_eq!(cache.judge_sync(Ino(5), 1, 2, COSTS, AGES).verdicts.lazy, 60);
-        assert_eq!(choice(), Some(true));
+        assert_eq!(cache.judge_sync(Ino(5), 1, 2, COSTS, AGES).verdicts.lazy, 1);
+        append(9, Lines::ALL, true);
+        assert_eq!(
+            cache.judge_sync(Ino(5), 1, 40_000, COSTS, AGES),
+            Default::default(),
+            "write-back was first"
+        );
+    }
+
+    #[test]
+    fn states_of_an_eager_block_take_constant_memory() {
+        let cache = cache();
+        for at in 0..1_000 {
+            write(&cache, 1, Lines::ALL, at);
+            (0..3).for_each(|_| write(&cache, 2, Lines(0xff), at));
+            cache.judge_sync(Ino(5), 1, at, COSTS, AGES);
+        }
+        assert_eq!(cache.sync_states(), 1);
+        assert!(cache.files.places() <= 20, "{}", cache.files.places());
+        for ino in 0..10_000 {
+            let write = WrittenLines { lines: Lines::ALL, direct: 64, is_new: true, is_append: true };
+            let key = PageKey { ino: Ino(ino), ..key(0) };
+            cache.note_lines(key, [(FileBlock(0), write)].into_iter(), true, 1);
+        }
+        assert_eq!(cache.indexed_files(), 1);
     }
 
     #[test]
@@ -258,7 +286,9 @@ mod tests {
         let cache = cache();
         write(&cache, 1, Lines::ALL, 1);
         cache.judge_sync(Ino(5), 1, 2, COSTS, AGES);
-        assert!(cache.is_synced(Ino(5), 2 + 4_999, AGES) && !cache.is_synced(Ino(5), 2 + 5_000, AGES));
+        assert_eq!(cache.is_synced(Ino(5), 1, 2 + 4_999, AGES), Some(true));
+        assert_eq!(cache.is_synced(Ino(5), 1, 2 + 5_000, AGES), Some(false));
+        assert_eq!(cache.is_synced(Ino(5), 2, 3, AGES), None);
         assert_eq!(cache.sync_choices(key(1), 2 + 4_999, AGES, &mut []), Some(false));
         assert_eq!(cache.sync_choices(key(1), 2 + 5_000, AGES, &mut []), Some(true));
         let another = PageKey { generation: 2, ..key(1) };
@@ -285,12 +315,15 @@ mod tests {
         let cache = cache();
         (0..3).for_each(|_| write(&cache, 1, Lines(0xff), 1));
         cache.judge_sync(Ino(5), 1, 2, COSTS, AGES);
-        assert_eq!((block_choice(&cache, key(1), 3), cache.count_made_lazy(Ino(5))), (Some(true), 1));
+        assert_eq!((block_choice(&cache, key(1), 3), cache.count_made_lazy(Ino(5), 1)), (Some(true), 1));
         let next = PageKey { generation: 2, ..key(1) };
         assert_eq!(block_choice(&cache, next, 3), None);
         let written = WrittenLines { lines: Lines::ALL, direct: 64, is_new: true, is_append: false };
         cache.note_lines(next, [(FileBlock(1), written)].into_iter(), true, 4);
-        assert_eq!((cache.count_made_lazy(Ino(5)), cache.indexed_files()), (0, 1));
+        assert_eq!(
+            (cache.count_made_lazy(Ino(5), 1), cache.count_made_lazy(Ino(5), 2), cache.indexed_files()),
+            (0, 0, 1)
+        );
         assert_eq!(cache.judge_sync(Ino(5), 2, 5, COSTS, AGES).new, [(FileBlock(1), true)]);
         assert_eq!(cache.sync_states(), 0, "the old state is gone");
         (0..2_000).for_each(|at| write(&cache, at, Lines(1), 6 + at));
@@ -308,7 +341,9 @@ mod tests {
         let Judged { verdicts, new } = cache.judge_sync(Ino(5), 1, 5_000, COSTS, AGES);
         assert_eq!((verdicts.eager, new.len() as u64, cache.sync_states()), (states, states, 0));
         assert!(new.contains(&(FileBlock(4_999), true)));
-        assert!(cache.is_synced(Ino(5), 9_999, AGES) && !cache.is_synced(Ino(5), 10_000, AGES));
-        assert!(!cache.is_synced(Ino(6), 5_000, AGES));
+        assert_eq!(cache.is_synced(Ino(6), 1, 5_000, AGES), None);
+        let next = Ino(5 + (1 << 14));
+        cache.judge_sync(next, 1, 6_000, COSTS, AGES);
+        assert_eq!(cache.is_synced(Ino(5), 1, 6_000, AGES), None, "another file has its place");
     }
 }

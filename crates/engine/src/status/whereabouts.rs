@@ -78,7 +78,7 @@ fn whereabouts_on_media(engine: &Engine, ino: Ino, range: BlockRange) -> FsResul
     found.dirty_bytes = engine.store.dram.cache().count_dirty(ino) * BLOCK_SIZE;
     found.dram_bytes = engine.store.dram.cache().count_file(ino, inode.slot.generation.get()) * BLOCK_SIZE;
     // Eager blocks are known by their descriptors.
-    let made_lazy = engine.store.dram.cache().count_made_lazy(ino);
+    let made_lazy = engine.store.dram.cache().count_made_lazy(ino, inode.slot.generation.get());
     (found.judged_blocks, found.eager_blocks) = (made_lazy + eager, eager);
     // Predictions exist for regular files only.
     if inode.slot.is_regular() {

@@ -7,7 +7,7 @@ use crate::types::inode::Inode;
 use terrace_cache::SyncVerdicts;
 use terrace_format::{FileBlock, Ino};
 
-/// Keeps the choices of a sync that are new, and counts those that blocks have again. Called after the sync has given the blocks their places, without locks. A block that
+/// Keeps the choices of a sync, and counts those that blocks have again. Called after the sync has given the blocks their places, without locks. A block that
 /// cannot be looked up keeps none: it is a hint.
 pub fn keep_choices(store: &Store, ino: Ino, eager: &[(FileBlock, bool)]) {
     if eager.is_empty() {
@@ -41,5 +41,8 @@ pub(crate) fn kept_choice(store: &Store, inode: &Inode, block: FileBlock) -> Opt
     let mapping = store.persistent.map().lookup(&inode.map(), block).ok()??;
     let is_eager = store.persistent.blocks().descriptor(mapping.block).is_eager();
     let (now, ages) = (store.clock.monotonic_ns(), store.dram.lazy_writes().ages());
-    is_eager.then(|| !cache.is_synced(inode.ino, now, ages))
+    if !is_eager {
+        return None;
+    }
+    cache.is_synced(inode.ino, inode.slot.generation.get(), now, ages).map(|is_synced| !is_synced)
 }

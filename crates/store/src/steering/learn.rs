@@ -14,6 +14,7 @@ use crate::store::Store;
 use crate::types::inode::Inode;
 use crate::types::segment::Segment;
 use crate::types::{BlockRange, WriteFlags};
+use smallvec::SmallVec;
 use terrace_cache::{Lines, WrittenLines};
 use terrace_format::inode::flag;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
@@ -112,9 +113,12 @@ pub fn note_read(store: &Store, inode: &Inode, bytes: u64, dram_bytes: u64) {
 pub fn note_lines(store: &Store, inode: &Inode, segment: &Segment<'_>, flags: WriteFlags, is_direct: bool) {
     if has_lazy_writes(store) && !flags.sync {
         let now = store.clock.monotonic_ns();
-        let written =
-            segment.parts().map(|(block, from, to)| (block, written_lines(store, inode, block, (from, to))));
-        store.dram.cache().note_lines(inode.page_key(segment.blocks().first), written, is_direct, now);
+        // Looked up before the lock of the index is taken, which is innermost.
+        let parts = segment.parts();
+        let written: SmallVec<[(FileBlock, WrittenLines); 8]> =
+            parts.map(|(block, from, to)| (block, written_lines(store, inode, block, (from, to)))).collect();
+        let first = inode.page_key(segment.blocks().first);
+        store.dram.cache().note_lines(first, written.into_iter(), is_direct, now);
     }
 }
 
@@ -129,6 +133,7 @@ fn written_lines(store: &Store, inode: &Inode, block: FileBlock, (from, to): (us
         let is_in_place = store.mode.data_ordered || store.mode.has_checksums;
         !is_in_place
             && !is_append
+            && lines != Lines::ALL
             && (!inode.slot.has(flag::HAS_COLD) || has_all_lines(store, inode, block).unwrap_or(false))
     };
     assert!(from < to && to <= BLOCK_SIZE as usize, "bytes {from}..{to} of block {block}");
