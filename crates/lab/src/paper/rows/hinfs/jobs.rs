@@ -36,7 +36,7 @@ fn file_bytes(which: Personality) -> u64 {
 
 /// A personality over the data of a pool.
 pub(super) fn personality_load(
-    which: Personality,
+    (which, order): (Personality, Order),
     threads: u64,
     size: &Size,
     options: &Options,
@@ -48,7 +48,7 @@ pub(super) fn personality_load(
         files: (size.data_bytes / mean).max(20),
         file_bytes: mean,
         sync_every_write: false,
-        order: Order::Even,
+        order,
     };
     let limit_ns = (options.seconds * 1e9) as u64;
     let operations = if options.quick { 50 } else { u64::MAX };
@@ -92,7 +92,7 @@ impl Run<'_> {
     }
 
     fn load(&self, which: Personality) -> Load {
-        personality_load(which, 1, self.size, self.options, self.seed)
+        personality_load((which, Order::Even), 1, self.size, self.options, self.seed)
     }
 
     /// Makes the files, durably.

@@ -15,7 +15,7 @@ use terrace_bench::site::peer::Mounted;
 use terrace_bench::site::run::Act;
 use terrace_bench::site::subject::{Peer, Subject, Tuning};
 use terrace_bench::workload::load::{Kind, Load};
-use terrace_bench::workload::personality::Personality;
+use terrace_bench::workload::personality::{Order, Personality};
 use terrace_bench::workload::worker::{Measure, Sync};
 use terrace_engine::BufferOptions;
 use terrace_runtime::Clock;
@@ -61,12 +61,39 @@ fn rewrites(size: &Size, options: &Options, sync: Sync) -> Load {
     Load { kind, threads: 1, limit_ns: (options.seconds * 1e9) as u64, operations, seed: 1 }
 }
 
+/// File systems on memory that is not slowed, beside.
+const PEERS: [(&str, Peer); 2] = [("ext4-pm", Peer::Ext4Pm), ("tmpfs", Peer::Tmpfs)];
+
+/// fileserver on the peers.
+fn measure_peers(site: &Site, sheet: &mut Sheet, (size, load): (&Size, &Load), round: usize) -> Outcome<()> {
+    for (name, peer) in PEERS {
+        let subject = Subject {
+            label: name.into(),
+            peer,
+            pm_bytes: size.pm_bytes(),
+            device_bytes: 64 << 20,
+            tuning: Tuning::default(),
+            given: None,
+        };
+        let mounted = site.mount(&subject, None)?;
+        let (measure, ns) = run_load(site, &mounted, load, None)?;
+        let rate = measure.operations as f64 / ns.max(1) as f64 * 1e9;
+        sheet.add(round, (name, ""), Metric::OperationsPerS, FILESERVER, rate);
+        mounted.finish(site)?;
+    }
+    Ok(())
+}
+
 /// Row hinfs-mount.
 pub(crate) fn mounts(row: &Row, options: &Options) -> Outcome<()> {
     let size = Size::of(options, BUFFER_SHARE);
     let slow = Size { speed: "line:800:1000000000".into(), ..size.clone() };
     let measure = |site: &Site, way: &Way, round: usize, sheet: &mut Sheet| {
-        let fileserver = personality_load(Personality::Fileserver, 1, &size, options, round as u64 + 1);
+        let fileserver =
+            personality_load((Personality::Fileserver, Order::Even), 1, &size, options, round as u64 + 1);
+        if way.name == LAZY.name {
+            measure_peers(site, sheet, (&size, &fileserver), round)?;
+        }
         let loads = [
             (FILESERVER, &size, fileserver),
             (REWRITES, &slow, rewrites(&size, options, Sync::Never)),
@@ -87,12 +114,15 @@ pub(crate) fn mounts(row: &Row, options: &Options) -> Outcome<()> {
         for (at, least) in [(FILESERVER, 1.3), (REWRITES, 1.5), (SYNCED, 0.95)] {
             sheet.claim("through the mount", LAZY.name, DIRECT, at, Must::AtLeast(least));
         }
+        for (name, _) in PEERS {
+            sheet.claim("beside memory that is not slowed", LAZY.name, name, FILESERVER, Must::Shown);
+        }
     };
     let notes = vec![
         "Through the mount, one thread, PM for all of the data. fileserver as in hinfs-7. Rewrites: 64 KiB at random places of a \
          file of a quarter of the data, which the buffer can hold, five seconds after the fsync of its making; synced: fsync after \
          each. What waits at the end is written \
-         to PM inside the clock. `direct` is the faster of data=atomic and data=ordered."
+         to PM inside the clock. `direct` is the faster of data=atomic and data=ordered. ext4-pm and tmpfs have memory that is not slowed."
             .into(),
     ];
     let (axis, metric) = ("load", Metric::OperationsPerS);
@@ -129,7 +159,8 @@ const MOST_BESIDE_BYTES: f64 = 16.0 * 1024.0 * 1024.0;
 pub(crate) fn memory(row: &Row, options: &Options) -> Outcome<()> {
     let size = Size::of(options, BUFFER_SHARE);
     let measure = |site: &Site, way: &Way, round: usize, sheet: &mut Sheet| {
-        let load = personality_load(Personality::Fileserver, 2, &size, options, round as u64 + 1);
+        let load =
+            personality_load((Personality::Fileserver, Order::Even), 2, &size, options, round as u64 + 1);
         let mounted = site.mount(&subject(way, &size), None)?;
         let process = mounted.process().ok_or("a mount without a process")?;
         let is_done = Arc::new(AtomicBool::new(false));

@@ -9,11 +9,12 @@ use terrace_bench::comparison::options::Options;
 use terrace_bench::comparison::plan::{Metric, Must};
 use terrace_bench::failure::Outcome;
 use terrace_bench::site::Site;
-use terrace_bench::workload::personality::Personality;
+use terrace_bench::workload::personality::{Order, Personality};
 
 /// A run of a personality in one way.
 struct Flow {
     which: Personality,
+    order: Order,
     threads: u64,
     size: Size,
 }
@@ -27,7 +28,8 @@ impl Flow {
         options: &Options,
     ) -> Outcome<()> {
         let pool = LazyPool::create(site, way, &self.size)?;
-        let load = personality_load(self.which, self.threads, &self.size, options, round as u64 + 1);
+        let load =
+            personality_load((self.which, self.order), self.threads, &self.size, options, round as u64 + 1);
         let target = pool.target();
         load.populate(&*target)?;
         pool.fs.sync()?;
@@ -65,20 +67,25 @@ fn by_threads(
     must: impl Fn((Personality, u64)) -> Must,
 ) -> Outcome<()> {
     let threads = if options.quick { &threads[..1] } else { threads };
-    let places: Vec<(Personality, u64)> =
-        Personality::ALL.iter().flat_map(|which| threads.iter().map(|count| (*which, *count))).collect();
-    let name = |(which, threads): (Personality, u64)| format!("{} {threads}", which.name());
+    let runs = threads.iter().map(|count| (*count, Order::Even)).chain([(1, Order::Rotation)]);
+    let runs: Vec<(u64, Order)> = runs.collect();
+    let places: Vec<(Personality, (u64, Order))> =
+        Personality::ALL.iter().flat_map(|which| runs.iter().map(|run| (*which, *run))).collect();
+    let name = |(which, (threads, order)): (Personality, (u64, Order))| match order {
+        Order::Even => format!("{} {threads}", which.name()),
+        Order::Rotation => format!("{} {threads}, in rotation", which.name()),
+    };
     let measure = |site: &Site, way: &Way, round: usize, sheet: &mut Sheet| {
         places.iter().try_for_each(|place| {
-            let size = Size::of(options, BUFFER_SHARE);
-            let flow = Flow { which: place.0, threads: place.1, size };
+            let (which, (threads, order)) = *place;
+            let flow = Flow { which, order, threads, size: Size::of(options, BUFFER_SHARE) };
             flow.measure((site, way, round), (sheet, &name(*place)), options)
         })
     };
     let claims = |sheet: &mut Sheet| {
         for place in &places {
             let at = name(*place);
-            sheet.claim("by way of DRAM", "lazy", DIRECT, &at, must(*place));
+            sheet.claim("by way of DRAM", "lazy", DIRECT, &at, must((place.0, place.1.0)));
             sheet.claim("without the choice of eager blocks", "always lazy", DIRECT, &at, Must::Shown);
         }
     };
@@ -94,8 +101,12 @@ pub(crate) fn costs(row: &Row, options: &Options) -> Outcome<()> {
     let measure = |site: &Site, way: &Way, round: usize, sheet: &mut Sheet| {
         places.iter().try_for_each(|place| {
             let speed = format!("line:{}:1000000000", place.1);
-            let flow =
-                Flow { which: place.0, threads: 1, size: Size { speed, ..Size::of(options, BUFFER_SHARE) } };
+            let flow = Flow {
+                which: place.0,
+                order: Order::Even,
+                threads: 1,
+                size: Size { speed, ..Size::of(options, BUFFER_SHARE) },
+            };
             flow.measure((site, way, round), (sheet, &name(*place)), options)
         })
     };
@@ -122,7 +133,12 @@ pub(crate) fn buffers(row: &Row, options: &Options) -> Outcome<()> {
     let name = |(which, percent): (Personality, u64)| format!("{} {percent} %", which.name());
     let measure = |site: &Site, way: &Way, round: usize, sheet: &mut Sheet| {
         places.iter().try_for_each(|place| {
-            let flow = Flow { which: place.0, threads: 1, size: Size::of(options, place.1 as f64 / 100.0) };
+            let flow = Flow {
+                which: place.0,
+                order: Order::Even,
+                threads: 1,
+                size: Size::of(options, place.1 as f64 / 100.0),
+            };
             flow.measure((site, way, round), (sheet, &name(*place)), options)
         })
     };
