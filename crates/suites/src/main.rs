@@ -22,7 +22,7 @@ use std::process::ExitCode;
 
 const USAGE: &str = "usage:
   terrace-suites writer DIR JOURNAL SEED     write and fsync until the mount fails, keeping JOURNAL
-  terrace-suites verify DIR JOURNAL          compare DIR with what JOURNAL says was acknowledged
+  terrace-suites verify DIR JOURNAL [lazy]   compare DIR with what JOURNAL says was acknowledged; lazy: a write may be torn
   terrace-suites programs DIR                system calls that programs rely on, checked one by one
   terrace-suites set-id DIR                  an unprivileged user changes set-id programs and runs them (root)
   terrace-suites set-id-attack FILE CHANGE   changes a program and runs it at once
@@ -45,7 +45,8 @@ fn run(arguments: &[String]) -> Outcome<()> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["writer", dir, journal, seed] => writer::run(Path::new(dir), Path::new(journal), number(seed)?),
-        ["verify", dir, journal] => verify::run(Path::new(dir), Path::new(journal)),
+        ["verify", dir, journal] => verify::run(Path::new(dir), Path::new(journal), false),
+        ["verify", dir, journal, "lazy"] => verify::run(Path::new(dir), Path::new(journal), true),
         ["programs", dir] => programs::run(Path::new(dir)),
         ["set-id", dir] => set_id::run(Path::new(dir)),
         ["set-id-attack", file, how] => set_id::attack(Path::new(file), how),
