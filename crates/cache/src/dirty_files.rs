@@ -145,6 +145,12 @@ impl DirtyFiles {
         self.shards.iter().map(|shard| shard.lock().order.len()).sum()
     }
 
+    /// Files with sums of appends, for tests.
+    #[cfg(test)]
+    pub(crate) fn appended(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().appended.len()).sum()
+    }
+
     /// Notes a write of some lines of blocks of a file, to PM if `is_direct`, and drops the oldest states beyond the limit.
     /// `pages`: blocks with a page, whose states do not count.
     pub(crate) fn note_lines(
@@ -256,7 +262,7 @@ impl Shard {
     }
 
     /// The state of a block.
-    fn state(&self, key: PageKey) -> Option<&SyncState> {
+    pub(crate) fn state(&self, key: PageKey) -> Option<&SyncState> {
         let file = self.files.get(&key.ino).filter(|file| file.generation == key.generation)?;
         file.states.get(&key.block)
     }

@@ -88,11 +88,7 @@ impl BlockCache {
 
     /// Whether the last sync of a block made it lazy.
     pub fn is_made_lazy(&self, key: PageKey) -> bool {
-        {
-            let shard = self.files.shard(key.ino).lock();
-            let file = shard.files.get(&key.ino).filter(|file| file.generation == key.generation);
-            file.and_then(|file| file.states.get(&key.block)).is_some_and(|state| state.is_lazy)
-        }
+        self.files.shard(key.ino).lock().state(key).is_some_and(|state| state.is_lazy)
     }
 
     /// Whether a sync made some block eager since the mount.
@@ -266,6 +262,7 @@ mod tests {
             cache.note_lines(key, [(FileBlock(0), write)].into_iter(), true, 1);
         }
         assert_eq!(cache.indexed_files(), 1);
+        assert!(cache.files.appended() <= 16 * 256, "{}", cache.files.appended());
     }
 
     #[test]

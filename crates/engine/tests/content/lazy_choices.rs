@@ -75,3 +75,24 @@ fn a_block_loses_its_flag_when_a_sync_chooses_lazy() -> FsResult<()> {
     assert_eq!(write(&fs, ino, 0, BLOCK)?, 1);
     Ok(())
 }
+
+#[test]
+fn a_synced_part_of_a_block_is_lazy_where_a_direct_write_stores_the_whole_block() -> FsResult<()> {
+    for data_ordered in [false, true] {
+        let pool = SimulatedPool::new(4 << 20, 64);
+        let buffer = BufferOptions { bytes: 64 * BLOCK_SIZE, lazy: LazyOption::On, ..Default::default() };
+        let options = MountOptions { buffer, data_ordered: Some(data_ordered), ..MountOptions::default() };
+        let fs = pool.mount_with(options);
+        let ino = create(&fs, ROOT, "file");
+        // The first sync makes the file eager.
+        for length in [2 * BLOCK, 100] {
+            write(&fs, ino, 0, length)?;
+            fs.fsync(ino, false, Wait::Allowed)?;
+        }
+        let lazy_pages = write(&fs, ino, 0, 100)?;
+        assert_eq!(lazy_pages, u64::from(!data_ordered), "data=ordered {data_ordered}");
+        assert_eq!(fs.whereabouts(ino)?.eager_blocks, 1 + u64::from(data_ordered));
+        pool.assert_clean_after(&fs)?;
+    }
+    Ok(())
+}

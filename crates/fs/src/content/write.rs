@@ -19,7 +19,7 @@ use terrace_store::inode::attributes::getattr;
 use terrace_store::inode::load::load_regular;
 use terrace_store::pressure::buffer::{has_buffer, has_lazy_writes};
 use terrace_store::pressure::pm_space::{is_pm_short, wait_for_demotion};
-use terrace_store::steering::choose_home::{self, ask_home};
+use terrace_store::steering::choose_home::{ask_home, lazy_run};
 use terrace_store::steering::learn::expect_use;
 use terrace_store::store::Store;
 use terrace_store::types::segment::Segment;
@@ -122,7 +122,7 @@ fn write_run(
     flags: WriteFlags,
     wait: Wait,
 ) -> FsResult<usize> {
-    let (length, is_lazy) = with_pages(store, wait, || lazy_run(store, ino, offset, data.len(), flags))?;
+    let (length, is_lazy) = with_pages(store, wait, || first_run(store, ino, offset, data.len(), flags))?;
     let run = &data[..length];
     let taken = if is_lazy { write_lazy(store, ino, offset, run, flags, wait)? } else { 0 };
     if taken > 0 {
@@ -153,7 +153,7 @@ fn settle_before(store: &Store, ino: Ino, wait: Wait) -> FsResult<()> {
 }
 
 /// The length of the first run of a write in bytes, and whether the run is lazy.
-fn lazy_run(
+fn first_run(
     store: &Store,
     ino: Ino,
     offset: u64,
@@ -163,7 +163,7 @@ fn lazy_run(
     let _guard = store.inodes.locks().read(ino);
     let inode = load_regular(store, ino)?;
     let blocks = Segment { offset, length: length as u64, data: None }.blocks();
-    let (count, is_lazy) = choose_home::lazy_run(store, &inode, blocks, flags);
+    let (count, is_lazy) = lazy_run(store, &inode, blocks, flags);
     let end = (blocks.first.0 + count) * BLOCK_SIZE;
     Ok((length.min((end - offset) as usize), is_lazy))
 }
