@@ -55,9 +55,7 @@ impl World {
         let from = self.pool.now();
         let several = states.iter().filter(|node| same(node)).count() > 1;
         let shown = match *op {
-            Op::Write { offset, length, .. } if several && self.pool.may_fail() => {
-                self.readable(id, offset, length)
-            }
+            Op::Write { offset, length, .. } if several => self.readable(id, offset, length),
             _ => Vec::new(),
         };
         let shows = |node: &Node| {
@@ -67,14 +65,20 @@ impl World {
                 count == bytes.len() && expected == *bytes
             })
         };
-        let Some(state) = states.iter().position(|node| same(node) && shows(node)) else {
+        let shown_state = states.iter().position(|node| same(node) && shows(node));
+        // Bytes that a crash before has torn are judged below.
+        let state = shown_state.or_else(|| states.iter().position(same).filter(|_| !self.pool.may_fail()));
+        let Some(state) = state else {
             panic!("{op:?}: failed and left {found:?}; before: {:?}", old.attributes());
         };
         self.model.put_node(id, states.swap_remove(state));
         if let Some((offset, bytes)) = shown.first() {
             let when = Stamp { from, to: self.pool.now() };
             self.model.read(id, *offset, &mut vec![0; bytes.len()], when).unwrap();
-        } else if let Op::Write { offset, length, .. } = *op {
+        }
+        if let Op::Write { offset, length, .. } = *op
+            && (shown.is_empty() || !self.pool.may_fail())
+        {
             Comparison::of(self).compare_range(id, offset, length);
         }
     }
