@@ -17,6 +17,7 @@ mod frequency;
 mod header;
 mod page;
 mod shard;
+mod state_table;
 mod sync_state;
 mod sync_states;
 #[cfg(test)]
@@ -27,4 +28,5 @@ pub use clean::Found;
 pub use dirty::{DirtyPage, Dropped, Installed};
 pub use header::{Lines, PageKey};
 pub use page::Page;
-pub use sync_state::{Judged, LineCosts, SyncAges, SyncVerdicts, WrittenLines};
+pub use state_table::STATE_BYTES;
+pub use sync_state::{AppendedLines, Judged, LineCosts, SyncAges, SyncVerdicts, WrittenLines};

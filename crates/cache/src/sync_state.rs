@@ -38,6 +38,43 @@ pub struct WrittenLines {
     pub is_append: bool,
 }
 
+/// The lines of a file that an append writes, numbered from the begin of the file.
+#[derive(Debug, Clone, Copy)]
+pub struct AppendedLines {
+    /// The first line.
+    pub first: u64,
+    /// The line behind the last.
+    pub end: u64,
+    /// As `first`, with the lines before it in a new block, which is stored whole.
+    pub stored_first: u64,
+    /// As `end`, with the lines behind it in a new block.
+    pub stored_end: u64,
+    /// Lines that a direct write stores.
+    pub direct: u64,
+}
+
+impl AppendedLines {
+    /// Of an append to one block.
+    pub(crate) fn of(block: FileBlock, write: WrittenLines) -> AppendedLines {
+        assert!(write.lines.0 != 0, "a write of no bytes to block {block}");
+        let first = block.0 * LINES + u64::from(write.lines.0.trailing_zeros());
+        let end = (block.0 + 1) * LINES - u64::from(write.lines.0.leading_zeros());
+        let (stored_first, stored_end) =
+            if write.is_new { (block.0 * LINES, (block.0 + 1) * LINES) } else { (first, end) };
+        AppendedLines { first, end, stored_first, stored_end, direct: write.direct.into() }
+    }
+
+    /// Of an append of bytes to a file of `size` bytes. A block that the file has bytes of is written in place, a new one whole.
+    pub fn behind(size: u64, offset: u64, length: u64) -> AppendedLines {
+        assert!(offset >= size && length > 0, "bytes from {offset} are not behind the end at {size}");
+        let (first, end) = (offset / LINE_SIZE, (offset + length).div_ceil(LINE_SIZE));
+        let is_new = |line: u64| line / LINES * BLOCK_SIZE >= size;
+        let stored_first = if is_new(first) { first / LINES * LINES } else { first };
+        let stored_end = if is_new(end - 1) { end.next_multiple_of(LINES) } else { end };
+        AppendedLines { first, end, stored_first, stored_end, direct: stored_end - stored_first }
+    }
+}
+
 /// Direct writes behind the end of a file since the last sync. Only lines at their seams are written twice, so their blocks need
 /// no states.
 #[derive(Debug, Clone, Copy)]
@@ -77,22 +114,25 @@ impl Appended {
         }
     }
 
-    /// Notes an append to a block.
-    pub(crate) fn note(&mut self, block: FileBlock, write: WrittenLines, now_ns: u64) {
-        assert!(write.lines.0 != 0, "a write of no bytes to block {block}");
-        let first = block.0 * LINES + u64::from(write.lines.0.trailing_zeros());
-        let end = (block.0 + 1) * LINES - u64::from(write.lines.0.leading_zeros());
-        if self.blocks == 0 || block < self.last_block {
+    /// Notes an append.
+    pub(crate) fn note(&mut self, write: AppendedLines, now_ns: u64) {
+        let AppendedLines { first, end, stored_first, stored_end, direct } = write;
+        assert!(
+            stored_first <= first && first < end && end <= stored_end,
+            "an append of lines {first}..{end}"
+        );
+        let (first_block, last_block) = (FileBlock(first / LINES), FileBlock((end - 1) / LINES));
+        if self.blocks == 0 || first_block < self.last_block {
             // The first append, or the file was cut.
-            self.end_line = first;
+            self.end_line = stored_first;
         }
-        self.blocks += u64::from(self.blocks == 0 || block != self.last_block);
-        self.last_block = block;
+        let is_again = self.blocks > 0 && first_block == self.last_block;
+        self.blocks += last_block.0 - first_block.0 + u64::from(!is_again);
+        self.last_block = last_block;
         self.written += end - first;
-        self.direct += u64::from(write.direct);
-        let (from, to) = if write.is_new { (block.0 * LINES, (block.0 + 1) * LINES) } else { (first, end) };
-        self.distinct += to.saturating_sub(from.max(self.end_line));
-        self.end_line = to.max(self.end_line);
+        self.direct += direct;
+        self.distinct += stored_end.saturating_sub(stored_first.max(self.end_line));
+        self.end_line = stored_end.max(self.end_line);
         self.last_ns = now_ns;
     }
 
@@ -115,7 +155,7 @@ impl Appended {
 }
 
 /// The state of a block.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct SyncState {
     /// Lines written since the last sync, each as often as it was.
     pub(crate) written: u32,
@@ -127,8 +167,7 @@ pub(crate) struct SyncState {
     pub(crate) direct: Lines,
     /// The last write.
     pub(crate) last_ns: u64,
-    /// Its place in the order of the shard, and whether it was written since.
-    pub(crate) place: u64,
+    /// Whether it was written since it was looked at last for being old.
     pub(crate) is_touched: bool,
     /// Whether the last sync made the block lazy. An eager block has no state until the next write.
     pub(crate) is_lazy: bool,
@@ -170,25 +209,12 @@ pub struct Judged {
 }
 
 impl SyncState {
-    pub(crate) fn new(place: u64) -> SyncState {
-        SyncState {
-            written: 0,
-            written_direct: 0,
-            is_new: false,
-            direct: Lines::default(),
-            last_ns: 0,
-            place,
-            is_touched: false,
-            is_lazy: false,
-        }
-    }
-
     /// Notes a write, to PM if `is_direct`.
     pub(crate) fn note(&mut self, write: WrittenLines, is_direct: bool, now_ns: u64) {
         self.written = self.written.saturating_add(write.lines.0.count_ones());
         self.written_direct = self.written_direct.saturating_add(write.direct);
         self.is_new |= write.is_new;
-        self.is_touched = self.last_ns > 0;
+        self.is_touched = true;
         self.last_ns = now_ns;
         if is_direct {
             self.direct = self.direct.union(write.lines);
@@ -221,8 +247,13 @@ impl SyncState {
             }
             false => verdicts.lazy += 1,
         }
-        (self.written, self.written_direct, self.is_new, self.direct) = (0, 0, false, Lines::default());
+        self.begin_anew();
         self.is_lazy = !is_eager;
         is_eager
+    }
+
+    /// Forgets the writes until now.
+    pub(crate) fn begin_anew(&mut self) {
+        (self.written, self.written_direct, self.is_new, self.direct) = (0, 0, false, Lines::default());
     }
 }

@@ -8,9 +8,9 @@
 //! Lock order: the lock of a shard of the index is innermost, and never held together with a lock of pages.
 
 use crate::block_cache::BlockCache;
+use crate::dirty_files::Shard;
 use crate::header::{Lines, PageKey};
-use crate::sync_state::{Judged, LineCosts, SyncAges, SyncVerdicts, WrittenLines};
-use smallvec::SmallVec;
+use crate::sync_state::{AppendedLines, Judged, LineCosts, SyncAges, SyncVerdicts, WrittenLines};
 use terrace_format::{FileBlock, Ino};
 use terrace_placement::Home;
 
@@ -32,6 +32,11 @@ impl BlockCache {
         self.files.note_lines(first, written, (is_direct, now_ns), || self.dirty_pages_of(Home::Pm));
     }
 
+    /// As [`Self::note_lines`], of an append that went straight to PM, if no block of the file can have a state; else false.
+    pub fn note_append(&self, file: PageKey, write: AppendedLines, now_ns: u64) -> bool {
+        self.files.note_append(file, write, now_ns)
+    }
+
     /// Whether the next writes of the blocks from `first` on are lazy, by their last syncs: into `choices`, `None` for a block
     /// without a choice. Gives the choice for such blocks by the last sync of the file, that of most of its blocks; `None`
     /// before the first sync. The caller holds the inode's lock.
@@ -43,15 +48,13 @@ impl BlockCache {
         choices: &mut [Option<bool>],
     ) -> Option<bool> {
         choices.fill(None);
-        let shard = self.files.shard(first.ino).lock();
-        let file = shard.files.get(&first.ino).filter(|file| file.generation == first.generation);
-        if let Some(file) = file.filter(|file| !file.states.is_empty()) {
-            let end = first.block.plus(choices.len() as u64);
-            for (block, _) in file.states.range(first.block..end).filter(|(_, state)| state.is_lazy) {
-                choices[(block.0 - first.block.0) as usize] = Some(true);
+        if !choices.is_empty() && self.files.choices.may_have_lazy(first.ino) {
+            let shard = self.files.shard(first.ino).lock();
+            for (index, choice) in choices.iter_mut().enumerate() {
+                let key = PageKey { block: first.block.plus(index as u64), ..first };
+                *choice = shard.states.state(key).and_then(|state| state.is_lazy.then_some(true));
             }
         }
-        drop(shard);
         let last = self.files.choices.last(first.ino, first.generation)?;
         Some(!(last.is_eager? && now_ns.saturating_sub(last.synced_ns) < ages.idle_ns))
     }
@@ -67,16 +70,18 @@ impl BlockCache {
         ages: SyncAges,
     ) -> Judged {
         let (mut judged, costs) = (Judged::default(), (costs, ages, now_ns));
+        if !self.files.choices.may_have_notes(ino) {
+            self.files.choices.note(ino, generation, now_ns, None);
+            return judged;
+        }
         let mut shard = self.files.shard(ino).lock();
-        let (mut blocks, mut dirty) = (SmallVec::new(), Vec::new());
-        if let Some(file) = shard.files.get_mut(&ino).filter(|file| file.generation == generation) {
-            blocks = std::mem::take(&mut file.since_sync);
-            if !file.blocks.is_empty() {
-                drop(shard);
-                let key = |block: &FileBlock| PageKey { ino, generation, block: *block };
-                dirty = blocks.iter().map(|block| self.dirty_lines(key(block))).collect();
-                shard = self.files.shard(ino).lock();
-            }
+        let blocks = shard.states.since_sync(ino, generation);
+        let mut dirty = Vec::new();
+        if !blocks.is_empty() && shard.files.contains_key(&ino) {
+            drop(shard);
+            let key = |block: &FileBlock| PageKey { ino, generation, block: *block };
+            dirty = blocks.iter().map(|block| self.dirty_lines(key(block))).collect();
+            shard = self.files.shard(ino).lock();
         }
         self.files.judge(&mut shard, (ino, generation), (&blocks, &dirty), costs, &mut judged);
         drop(shard);
@@ -86,9 +91,15 @@ impl BlockCache {
         judged
     }
 
+    /// Notes the last close of a file: writes since the last sync count for no sync to come.
+    pub fn note_close(&self, ino: Ino) {
+        self.files.settle(ino);
+    }
+
     /// Whether the last sync of a block made it lazy.
     pub fn is_made_lazy(&self, key: PageKey) -> bool {
-        self.files.shard(key.ino).lock().state(key).is_some_and(|state| state.is_lazy)
+        self.files.choices.may_have_lazy(key.ino)
+            && self.files.shard(key.ino).lock().states.state(key).is_some_and(|state| state.is_lazy)
     }
 
     /// Whether a sync made some block eager since the mount.
@@ -103,9 +114,10 @@ impl BlockCache {
         Some(now_ns.saturating_sub(last.synced_ns) < ages.idle_ns)
     }
 
-    /// Files with a dirty page or a state.
+    /// Files with a dirty page, and files that were written since their last syncs in blocks with a state.
     pub fn indexed_files(&self) -> usize {
-        self.files.shards.iter().map(|shard| shard.lock().files.len()).sum()
+        let of = |shard: &Shard| shard.files.len() + shard.states.chains();
+        self.files.shards.iter().map(|shard| of(&shard.lock())).sum()
     }
 
     /// Dirty lines of a page.
@@ -122,10 +134,10 @@ impl BlockCache {
 
     /// Blocks of a file that their last syncs made lazy.
     pub fn count_made_lazy(&self, ino: Ino, generation: u32) -> u64 {
-        let shard = self.files.shard(ino).lock();
-        let file = shard.files.get(&ino).filter(|file| file.generation == generation);
-        let states = file.into_iter().flat_map(|file| file.states.values());
-        states.filter(|state| state.is_lazy).count() as u64
+        match self.files.choices.may_have_lazy(ino) {
+            true => self.files.shard(ino).lock().states.count_lazy(ino, generation),
+            false => 0,
+        }
     }
 }
 
@@ -133,7 +145,7 @@ impl BlockCache {
 mod tests {
     use crate::block_cache::BlockCache;
     use crate::header::{Lines, PageKey};
-    use crate::sync_state::{Judged, LineCosts, SyncAges, WrittenLines};
+    use crate::sync_state::{AppendedLines, Judged, LineCosts, SyncAges, WrittenLines};
     use terrace_format::{FileBlock, Ino};
 
     const COSTS: LineCosts = LineCosts { dram_ns: 10.0, pm_ns: 200.0 };
@@ -247,6 +259,38 @@ mod tests {
     }
 
     #[test]
+    fn an_append_counts_as_its_blocks_one_by_one() {
+        for (size, offset, length) in [
+            (0_u64, 0_u64, 16_u64 << 10),
+            (0, 100, 1),
+            (5_000, 5_000, 20_000),
+            (5_000, 6_000, 64),
+            (4_096, 4_100, 4_092),
+        ] {
+            let (by_blocks, whole) = (cache(), cache());
+            for _ in 0..2 {
+                let blocks = offset / 4096..=(offset + length - 1) / 4096;
+                let written = blocks.map(|block| {
+                    let from = offset.saturating_sub(block * 4096).min(4096) as usize;
+                    let lines = Lines::touched(from, (offset + length - block * 4096).min(4096) as usize);
+                    let is_new = block * 4096 >= size;
+                    let direct = if is_new { 64 } else { lines.0.count_ones() };
+                    (FileBlock(block), WrittenLines { lines, direct, is_new, is_append: true })
+                });
+                by_blocks.note_lines(key(offset / 4096), written, true, 1);
+                assert!(whole.note_append(key(0), AppendedLines::behind(size, offset, length), 1));
+                let judge = |cache: &BlockCache| cache.judge_sync(Ino(5), 1, 2, COSTS, AGES);
+                let judged = judge(&by_blocks);
+                assert!(judged.verdicts.lines > 0);
+                assert_eq!(judged, judge(&whole), "{length} bytes at {offset} of {size}");
+            }
+        }
+        let cache = cache();
+        write(&cache, 1, Lines::ALL, 1);
+        assert!(!cache.note_append(key(0), AppendedLines::behind(8_192, 8_192, 1), 1), "a block has a state");
+    }
+
+    #[test]
     fn states_of_an_eager_block_take_constant_memory() {
         let cache = cache();
         for at in 0..1_000 {
@@ -255,13 +299,13 @@ mod tests {
             cache.judge_sync(Ino(5), 1, at, COSTS, AGES);
         }
         assert_eq!(cache.sync_states(), 1);
-        assert!(cache.files.places() <= 20, "{}", cache.files.places());
+        assert!(cache.files.state_bytes() <= 10 << 10, "{}", cache.files.state_bytes());
         for ino in 0..10_000 {
             let write = WrittenLines { lines: Lines::ALL, direct: 64, is_new: true, is_append: true };
             let key = PageKey { ino: Ino(ino), ..key(0) };
             cache.note_lines(key, [(FileBlock(0), write)].into_iter(), true, 1);
         }
-        assert_eq!(cache.indexed_files(), 1);
+        assert_eq!(cache.indexed_files(), 0, "appends, and a lazy block without writes");
         assert!(cache.files.appended() <= 16 * 256, "{}", cache.files.appended());
     }
 
@@ -276,6 +320,26 @@ mod tests {
         (0..9).for_each(|at| write(&cache, at % 3, Lines::ALL, 3));
         cache.judge_sync(Ino(5), 1, 4, COSTS, AGES);
         assert_eq!(cache.sync_choices(key(9), 5, AGES, &mut []), Some(true));
+    }
+
+    #[test]
+    fn the_last_close_of_a_file_settles_its_writes_and_keeps_lazy_blocks() {
+        let cache = cache();
+        (0..3).for_each(|_| write(&cache, 1, Lines(0xff), 1));
+        cache.judge_sync(Ino(5), 1, 2, COSTS, AGES);
+        (0..3).for_each(|_| (1..4).for_each(|block| write(&cache, block, Lines::ALL, 3)));
+        assert_eq!(cache.sync_states(), 3);
+        cache.note_close(Ino(5));
+        assert_eq!((cache.sync_states(), cache.indexed_files()), (1, 0));
+        assert_eq!(block_choice(&cache, key(1), 4), Some(true));
+        write(&cache, 2, Lines::ALL, 5);
+        let Judged { verdicts, new } = cache.judge_sync(Ino(5), 1, 6, COSTS, AGES);
+        assert_eq!((verdicts.lines, new), (64, vec![(FileBlock(2), true)]), "writes since the close");
+        let append =
+            || cache.note_append(PageKey { ino: Ino(6), ..key(0) }, AppendedLines::behind(0, 0, 9), 1);
+        assert!(append());
+        cache.note_close(Ino(6));
+        assert_eq!(cache.judge_sync(Ino(6), 1, 6, COSTS, AGES), Default::default());
     }
 
     #[test]

@@ -16,6 +16,10 @@ pub trait Clock: Send + Sync {
     }
     /// Monotonic time in nanoseconds from an arbitrary start.
     fn monotonic_ns(&self) -> u64;
+    /// As [`Self::monotonic_ns`], but may lag by some milliseconds, for ages of seconds.
+    fn monotonic_coarse_ns(&self) -> u64 {
+        self.monotonic_ns()
+    }
     /// Waits; a manual clock advances itself instead.
     fn sleep(&self, duration: Duration);
     /// Waits until [`Self::monotonic_ns`] is at least this, to within some microseconds: for emulated devices.
@@ -38,12 +42,19 @@ const EARLY_NS: u64 = 25_000;
 #[derive(Debug)]
 pub struct SystemClock {
     start: Instant,
+    /// The coarse clock at the start.
+    coarse_start_ns: u64,
 }
 
 impl Default for SystemClock {
     fn default() -> Self {
-        SystemClock { start: Instant::now() }
+        SystemClock { start: Instant::now(), coarse_start_ns: coarse_ns() }
     }
+}
+
+fn coarse_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 impl Clock for SystemClock {
@@ -59,6 +70,9 @@ impl Clock for SystemClock {
     }
     fn monotonic_ns(&self) -> u64 {
         self.start.elapsed().as_nanos() as u64
+    }
+    fn monotonic_coarse_ns(&self) -> u64 {
+        coarse_ns().saturating_sub(self.coarse_start_ns)
     }
     fn sleep(&self, duration: Duration) {
         std::thread::sleep(duration);

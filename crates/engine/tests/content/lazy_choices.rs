@@ -12,7 +12,7 @@ const BLOCK: usize = BLOCK_SIZE as usize;
 /// A mount with room for two states of blocks without a page.
 fn mount(pool: &SimulatedPool) -> Arc<Engine> {
     let buffer = BufferOptions {
-        bytes: 4 * BLOCK_SIZE,
+        bytes: 64 * BLOCK_SIZE,
         lazy: LazyOption::On,
         ablation: LazyAblation::Published,
         ..Default::default()

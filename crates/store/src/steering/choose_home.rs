@@ -69,16 +69,20 @@ pub fn lazy_run(store: &Store, inode: &Inode, range: BlockRange, flags: WriteFla
         _ => {}
     }
     let mut choices: SmallVec<[Option<bool>; 16]> = SmallVec::from_elem(None, before_tail as usize);
-    let (now, ages) = (store.clock.monotonic_ns(), store.dram.lazy_writes().ages());
+    let (now, ages) = (store.clock.monotonic_coarse_ns(), store.dram.lazy_writes().ages());
     let of_file = store.dram.cache().sync_choices(inode.page_key(range.first), now, ages, &mut choices);
     let is_published = store.dram.lazy_writes().options().ablation == LazyAblation::Published;
+    // The flag of a PM block could only say the same.
+    if of_file == Some(false) && !is_published && !choices.contains(&Some(true)) {
+        return (before_tail, false);
+    }
     let without = || is_published || of_file.unwrap_or_else(|| !is_synchronous(store, inode));
     let is_lazy = |at: u64| {
         let Some(choice) = choices.get(at as usize) else { return true };
         let block = range.first.plus(at);
         // Behind the end there is no PM block that could have the flag.
         let is_there = block.0 * BLOCK_SIZE < inode.size();
-        let kept = || if is_there { kept_choice(store, inode, block) } else { None };
+        let kept = || if is_there && of_file.is_some() { kept_choice(store, inode, block) } else { None };
         choice.or_else(kept).unwrap_or_else(without)
     };
     assert!(before_tail > 0 && before_tail <= all, "{before_tail} of {all} blocks lie before the tail");

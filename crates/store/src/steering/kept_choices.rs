@@ -40,7 +40,7 @@ pub(crate) fn kept_choice(store: &Store, inode: &Inode, block: FileBlock) -> Opt
     }
     let mapping = store.persistent.map().lookup(&inode.map(), block).ok()??;
     let is_eager = store.persistent.blocks().descriptor(mapping.block).is_eager();
-    let (now, ages) = (store.clock.monotonic_ns(), store.dram.lazy_writes().ages());
+    let (now, ages) = (store.clock.monotonic_coarse_ns(), store.dram.lazy_writes().ages());
     if !is_eager {
         return None;
     }

@@ -15,7 +15,7 @@ use crate::types::inode::Inode;
 use crate::types::segment::Segment;
 use crate::types::{BlockRange, WriteFlags};
 use smallvec::SmallVec;
-use terrace_cache::{Lines, WrittenLines};
+use terrace_cache::{AppendedLines, Lines, WrittenLines};
 use terrace_format::inode::flag;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_placement::write_size::Entry;
@@ -112,7 +112,14 @@ pub fn note_read(store: &Store, inode: &Inode, bytes: u64, dram_bytes: u64) {
 #[inline]
 pub fn note_lines(store: &Store, inode: &Inode, segment: &Segment<'_>, flags: WriteFlags, is_direct: bool) {
     if has_lazy_writes(store) && !flags.sync {
-        let now = store.clock.monotonic_ns();
+        let now = store.clock.monotonic_coarse_ns();
+        let size = inode.size();
+        if is_direct && segment.offset >= size && segment.length > 0 {
+            let appended = AppendedLines::behind(size, segment.offset, segment.length);
+            if store.dram.cache().note_append(inode.page_key(segment.blocks().first), appended, now) {
+                return;
+            }
+        }
         // Looked up before the lock of the index is taken, which is innermost.
         let parts = segment.parts();
         let written: SmallVec<[(FileBlock, WrittenLines); 8]> =
@@ -156,7 +163,7 @@ pub fn judge_sync(store: &Store, ino: Ino) -> Vec<(FileBlock, bool)> {
     }
     let _guard = store.inodes.locks().read(ino);
     let Ok(inode) = load(store, ino) else { return Vec::new() };
-    let (lazy, now) = (store.dram.lazy_writes(), store.clock.monotonic_ns());
+    let (lazy, now) = (store.dram.lazy_writes(), store.clock.monotonic_coarse_ns());
     let generation = inode.slot.generation.get();
     let judged = store.dram.cache().judge_sync(ino, generation, now, lazy.costs(), lazy.ages());
     lazy.count(&judged.verdicts);
@@ -173,6 +180,9 @@ pub fn note_fsync(store: &Store, ino: Ino) {
 
 /// Notes the last close of a file.
 pub fn note_close(store: &Store, ino: Ino) {
+    if has_lazy_writes(store) {
+        store.dram.cache().note_close(ino);
+    }
     if store.steering.predictors_on() {
         store.steering.file_histories().note_close(ino, store.steering.lessons(store.steering.tick()));
     }

@@ -2,7 +2,7 @@
 
 use crate::parts::dram::lazy_counts::LazyCounts;
 use std::time::Duration;
-use terrace_cache::{LineCosts, SyncAges, SyncVerdicts};
+use terrace_cache::{LineCosts, STATE_BYTES, SyncAges, SyncVerdicts};
 use terrace_format::BLOCK_SIZE;
 use terrace_runtime::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use terrace_runtime::thread;
@@ -96,6 +96,9 @@ const SLOW_TIMES: f64 = 1.5;
 /// DRAM costs beside its stores.
 const SLOW_BY_NS: f64 = 5.0;
 
+/// The share of the budget that states of blocks without a page take at most ([HiNFS] section 3.2: below 1 %).
+const STATES_SHARE: f64 = 0.008;
+
 /// Costs that stand for those of slow PM where nothing was measured.
 const ASSUMED: LineCosts = LineCosts { dram_ns: 10.0, pm_ns: 200.0 };
 
@@ -140,9 +143,11 @@ impl LazyWrites {
         SyncAges { old_ns: ns(self.options.age), idle_ns: ns(self.options.idle) }
     }
 
-    /// Most states of blocks without a page: half as many as pages.
+    /// Most states of blocks without a page: at most half as many as pages, in [`STATES_SHARE`] of the budget.
     pub fn most_states(&self) -> u64 {
-        if self.options.lazy == LazyOption::Off { 0 } else { self.options.bytes / BLOCK_SIZE / 2 }
+        let pages = self.options.bytes / BLOCK_SIZE;
+        let states = (self.options.bytes as f64 * STATES_SHARE) as u64 / STATE_BYTES;
+        if self.options.lazy == LazyOption::Off { 0 } else { states.min(pages / 2).max(1) }
     }
 
     /// The costs of a line, if they were measured.
