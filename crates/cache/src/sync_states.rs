@@ -1,9 +1,10 @@
 //! The choices between lazy and eager of the blocks of files, made by each sync ([`sync_state`](crate::sync_state)).
 //!
-//! A state outlives the page of its block: it is the ghost of the publication. States lie in the index of dirty blocks, and
-//! are dropped by their last write when there are too many. An eager block has no state until the next write: a flag of the PM
-//! block has the choice. States of a removed file stay until they are the oldest: a removal by the reclaimer would take the lock
-//! and the lines of the index from writers.
+//! A state outlives the page of its block: it is the ghost of the publication. States lie in the index of dirty blocks
+//! ([`state_table`](crate::state_table)), and are dropped by their last write when there are too many. An eager block has no
+//! state until the next write: a flag of the PM block has the choice. The last close of a file settles its writes. States of a
+//! removed file stay until there are too many: a removal by the reclaimer would take the lock and the lines of the index from
+//! writers.
 //!
 //! Lock order: the lock of a shard of the index is innermost, and never held together with a lock of pages.
 

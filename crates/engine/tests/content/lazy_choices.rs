@@ -9,7 +9,7 @@ use terrace_testkit::{ROOT, SimulatedPool, create, fill, read_all};
 
 const BLOCK: usize = BLOCK_SIZE as usize;
 
-/// A mount with room for two states of blocks without a page.
+/// A mount with room for few states of blocks without a page.
 fn mount(pool: &SimulatedPool) -> Arc<Engine> {
     let buffer = BufferOptions {
         bytes: 64 * BLOCK_SIZE,
