@@ -78,8 +78,8 @@ pub(crate) fn check(options: &MountOptions, given: &[&str]) -> Result<(), String
     if let Some(given) = given.filter(|_| options.read_only) {
         return Err(format!("{given}: a mount with ro changes nothing"));
     }
-    if let Some(given) = given.filter(|_| options.buffer.bytes == 0) {
-        return Err(format!("{given}: needs a buffer; see buffer="));
+    if let Some(given) = given.filter(|_| !options.buffer.has_page()) {
+        return Err(format!("{given}: needs a buffer of at least a page, 4096 bytes; see buffer="));
     }
     let BufferOptions { low_percent, high_percent, period, age, .. } = options.buffer;
     if low_percent >= high_percent {

@@ -404,6 +404,7 @@ mod tests {
             ("buffer=1000T", "of memory of this machine"),
             ("lazy=maybe", "must be auto, on or off"),
             ("lazy=on,buffer=0", "lazy=on: needs a buffer"),
+            ("lazy=on,buffer=4095", "lazy=on: needs a buffer of at least a page"),
             ("buffer=0,lazy=auto", "lazy=auto: needs a buffer"),
             ("lazy=auto,ro", "lazy=auto: a mount with ro changes nothing"),
             ("lazy_low=0", "lazy_low=0: must be a percentage, from 1 to 99"),

@@ -25,7 +25,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Whether the costs are measured in a mount.
 pub(crate) fn is_wanted(store: &Store) -> bool {
     let options = store.dram.lazy_writes().options();
-    !store.mode.read_only && options.bytes > 0 && options.lazy == LazyOption::Auto
+    !store.mode.read_only && options.has_page() && options.lazy == LazyOption::Auto
 }
 
 /// Background: the measurements.
@@ -50,7 +50,10 @@ impl Step for LineCostStep {
         match measure(&store) {
             Found::Costs(costs) => self.measured.push(costs),
             Found::NoBlock => return Next::After(PAUSE),
-            Found::Nothing => return Next::Done,
+            Found::Nothing => {
+                store.dram.lazy_writes().give_up();
+                return Next::Done;
+            }
         }
         if self.measured.len() < MEASUREMENTS {
             return Next::After(PAUSE);

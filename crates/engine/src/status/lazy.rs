@@ -54,8 +54,12 @@ pub(crate) fn lazy_status(engine: &Engine) -> LazyStatus {
     let on = has_lazy_writes(&engine.store);
     let measured = lazy.measured();
     let reason = match (lazy.options().lazy, on, measured) {
-        (_, false, _) if lazy.options().bytes == 0 => "there is no buffer",
+        (_, false, _) if !lazy.options().has_page() => "the buffer has no page",
+        (LazyOption::Auto | LazyOption::On, false, _) if engine.store.mode.read_only => {
+            "the mount is read-only"
+        }
         (LazyOption::Off | LazyOption::On, ..) => "as the mount option lazy says",
+        (LazyOption::Auto, _, None) if lazy.is_given_up() => "persistent memory could not be measured",
         (LazyOption::Auto, _, None) => "persistent memory was not measured yet",
         (LazyOption::Auto, true, _) => "persistent memory is slower than DRAM",
         (LazyOption::Auto, false, _) => "persistent memory is as fast as DRAM",

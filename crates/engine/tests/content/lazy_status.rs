@@ -116,3 +116,21 @@ fn the_flow_into_pm_counts_lazy_bytes_at_write_back() -> FsResult<()> {
     assert_eq!(flow(), 2 * BLOCK_SIZE + 64 + 128, "dropped bytes never reach PM");
     Ok(())
 }
+
+#[test]
+fn status_tells_why_writes_do_not_wait() -> FsResult<()> {
+    let pool = pool();
+    for (bytes, lazy, read_only, reason) in [
+        (4095, LazyOption::Auto, false, "the buffer has no page"),
+        (4095, LazyOption::On, false, "the buffer has no page"),
+        (1 << 20, LazyOption::Auto, true, "the mount is read-only"),
+        (1 << 20, LazyOption::Off, true, "as the mount option lazy says"),
+    ] {
+        let buffer = BufferOptions { lazy, ..BufferOptions::of(bytes) };
+        let fs = pool.mount_with(MountOptions { buffer, read_only, ..MountOptions::default() });
+        let lazy = fs.status()?.dram.lazy;
+        assert_eq!((lazy.on, lazy.reason), (false, reason));
+        fs.unmount()?;
+    }
+    Ok(())
+}

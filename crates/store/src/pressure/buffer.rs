@@ -13,7 +13,7 @@ pub fn has_lazy_writes(store: &Store) -> bool {
 /// Whether it may in this mount, now or once PM was measured.
 pub fn may_have_lazy_writes(store: &Store) -> bool {
     let options = store.dram.lazy_writes().options();
-    options.lazy != LazyOption::Off && options.bytes > 0 && !store.mode.read_only
+    options.lazy != LazyOption::Off && options.has_page() && !store.mode.read_only
 }
 
 /// Whether a write may have another home than PM at all.

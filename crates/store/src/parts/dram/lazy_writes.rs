@@ -40,6 +40,11 @@ impl BufferOptions {
         steps.clamp(1, MOST_STEPS)
     }
 
+    /// Whether a page has room.
+    pub fn has_page(&self) -> bool {
+        self.bytes >= BLOCK_SIZE
+    }
+
     /// Room for some bytes; the rest as by default.
     pub fn of(bytes: u64) -> BufferOptions {
         BufferOptions { bytes, ..BufferOptions::default() }
@@ -107,6 +112,8 @@ const ASSUMED: LineCosts = LineCosts { dram_ns: 10.0, pm_ns: 200.0 };
 pub struct LazyWrites {
     options: BufferOptions,
     is_on: AtomicBool,
+    /// Whether the costs cannot be measured in this mount.
+    is_given_up: AtomicBool,
     /// Picoseconds for a line of DRAM and of PM; 0: not measured.
     costs_ps: [AtomicU64; 2],
     choices: [AtomicU64; 6],
@@ -118,7 +125,8 @@ impl LazyWrites {
     pub fn new(options: &BufferOptions) -> LazyWrites {
         LazyWrites {
             options: *options,
-            is_on: AtomicBool::new(options.lazy == LazyOption::On && options.bytes > 0),
+            is_on: AtomicBool::new(options.lazy == LazyOption::On && options.has_page()),
+            is_given_up: AtomicBool::new(false),
             costs_ps: Default::default(),
             choices: Default::default(),
             counts: LazyCounts::default(),
@@ -171,9 +179,19 @@ impl LazyWrites {
         let is_slow = measured.iter().all(|costs| {
             costs.pm_ns >= costs.dram_ns * SLOW_TIMES && costs.pm_ns >= costs.dram_ns + SLOW_BY_NS
         });
-        if self.options.lazy == LazyOption::Auto && self.options.bytes > 0 {
+        if self.options.lazy == LazyOption::Auto && self.options.has_page() {
             self.is_on.store(is_slow, Ordering::Release);
         }
+    }
+
+    /// Notes that the costs cannot be measured.
+    pub fn give_up(&self) {
+        self.is_given_up.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the costs cannot be measured in this mount.
+    pub fn is_given_up(&self) -> bool {
+        self.is_given_up.load(Ordering::Relaxed)
     }
 
     /// Counts of writes and of their pages.
