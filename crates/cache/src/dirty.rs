@@ -106,6 +106,13 @@ impl BlockCache {
         shard.find(key).map(|at| shard.header(at)).filter(|header| header.list.is_dirty()).map(Header::home)
     }
 
+    /// Whether a page is dirty and can be written back to PM now: nobody else does.
+    pub fn waits_for_pm(&self, key: PageKey) -> bool {
+        let shard = self.shard(&key).lock();
+        let header = shard.find(key).map(|at| shard.header(at));
+        header.is_some_and(|header| header.list == List::Lazy && !header.is_in_flight())
+    }
+
     /// The lines that a dirty page has; `None` when the block has no dirty page.
     pub fn lines_of(&self, key: PageKey) -> Option<Lines> {
         let shard = self.shard(&key).lock();

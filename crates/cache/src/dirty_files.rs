@@ -21,6 +21,9 @@ const DROPPED_MORE: u64 = 16;
 /// Most states that a write drops: an excess goes in portions.
 const MOST_DROPPED: u64 = 256;
 
+/// Most states that are judged or settled while the lock of a shard is held.
+pub(crate) const PORTION: usize = 256;
+
 /// The dirty blocks of one file, with the time since when each block is dirty.
 pub(crate) struct File {
     pub(crate) generation: u32,
@@ -44,6 +47,8 @@ pub(crate) struct DirtyFiles {
     states: Vec<AtomicU64>,
     /// Most states of blocks without a page.
     most_states: AtomicU64,
+    /// The shard that is compared with the fullest when states are dropped.
+    next_victim: AtomicU64,
     /// Whether a block was made eager: the descriptors of blocks have that choice.
     has_eager: AtomicBool,
     /// The last syncs of files.
@@ -56,6 +61,7 @@ impl DirtyFiles {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             states: (0..SHARDS).map(|_| AtomicU64::new(0)).collect(),
             most_states: AtomicU64::new(0),
+            next_victim: AtomicU64::new(0),
             has_eager: AtomicBool::new(false),
             choices: FileChoices::new(),
         }
@@ -74,11 +80,29 @@ impl DirtyFiles {
     }
 
     pub(crate) fn remove(&self, key: PageKey) {
-        let files = &mut self.shard(key.ino).lock().files;
-        if let Some(file) = files.get_mut(&key.ino).filter(|file| file.generation == key.generation) {
-            file.blocks.remove(&key.block);
-            if file.blocks.is_empty() {
-                files.remove(&key.ino);
+        let mut shard = self.shard(key.ino).lock();
+        let Shard { files, states } = &mut *shard;
+        let Some(file) = files.get_mut(&key.ino).filter(|file| file.generation == key.generation) else {
+            return;
+        };
+        file.blocks.remove(&key.block);
+        if file.blocks.is_empty() {
+            files.remove(&key.ino);
+            if states.is_closed(key.ino) {
+                drop(shard);
+                self.settle(key.ino);
+            }
+        }
+    }
+
+    /// Settles the writes of a closed file, in portions: all files of a shard share its lock.
+    fn settle(&self, ino: Ino) {
+        loop {
+            let mut shard = self.shard(ino).lock();
+            let has_more = shard.states.settle(ino, PORTION, &self.choices);
+            self.count_states(ino, &shard);
+            if !has_more {
+                break;
             }
         }
     }
@@ -145,23 +169,34 @@ impl DirtyFiles {
         true
     }
 
-    /// As [`StateTable::settle`].
-    pub(crate) fn settle(&self, ino: Ino) {
+    /// As [`StateTable::note_close`].
+    pub(crate) fn note_close(&self, ino: Ino) {
         if self.choices.may_have_notes(ino) {
             let mut shard = self.shard(ino).lock();
-            shard.states.settle(ino, &self.choices);
-            self.count_states(ino, &shard);
+            let has_dirty = shard.files.contains_key(&ino);
+            if shard.states.note_close(ino, has_dirty, &self.choices) {
+                drop(shard);
+                self.settle(ino);
+            }
         }
     }
 
-    /// Drops some states, of the shard that has most: a single file may have nearly all.
+    /// Drops some states: of the fullest shard, because a single file may have nearly all, or of another in turn, whichever
+    /// has the earlier last write in a sample.
     fn drop_oldest(&self, wanted: u64) {
         let count = |shard: &usize| self.states[*shard].load(Ordering::Relaxed);
         let fullest = (0..SHARDS).max_by_key(count).unwrap_or(0);
-        let mut shard = self.shards[fullest].lock();
-        let is_empty = (0..wanted).any(|_| !shard.states.drop_oldest(&self.choices));
-        assert!(!is_empty || shard.states.len() == 0, "{} states are not found", shard.states.len());
-        self.states[fullest].store(shard.states.len() as u64, Ordering::Relaxed);
+        let next = self.next_victim.fetch_add(1, Ordering::Relaxed) as usize % SHARDS;
+        let oldest =
+            |shard: usize| self.shards[shard].lock().states.oldest().map_or(u64::MAX, |(_, last_ns)| last_ns);
+        let victim = if oldest(next) < oldest(fullest) { next } else { fullest };
+        let mut shard = self.shards[victim].lock();
+        for _ in 0..wanted {
+            if !shard.states.drop_oldest(&self.choices) {
+                break;
+            }
+        }
+        self.states[victim].store(shard.states.len() as u64, Ordering::Relaxed);
     }
 
     /// Tells all the number of states of a shard, which is locked.

@@ -17,6 +17,9 @@ pub const STATE_BYTES: u64 = 144;
 /// Most files of a shard with sums of appends: beyond that all sums go, and the files are judged by their next syncs.
 const MOST_APPENDED: usize = 256;
 
+/// States that are compared for the earliest last write.
+const SAMPLES: usize = 8;
+
 /// A table with less room is not worth a smaller one.
 const LITTLE_ROOM: usize = 64;
 
@@ -40,6 +43,8 @@ struct Entry {
 struct Chain {
     generation: u32,
     first: u32,
+    /// Whether the file was closed for the last time since it was written.
+    is_closed: bool,
 }
 
 /// The states.
@@ -49,7 +54,7 @@ pub(crate) struct StateTable {
     chains: FxHashMap<u32, Chain>,
     /// Direct writes behind the ends of files, to blocks without a state.
     appended: FxHashMap<u32, Appended>,
-    /// The state that is looked at next when states are dropped.
+    /// The place of the first sample when states are dropped.
     hand: usize,
 }
 
@@ -106,6 +111,9 @@ impl StateTable {
         choices: &FileChoices,
     ) -> u64 {
         let before = self.states.len();
+        if let Some(chain) = self.chains.get_mut(&(first.ino.0 as u32)) {
+            chain.is_closed = false;
+        }
         for (block, write) in written {
             let key = PageKey { block, ..first };
             if is_direct && write.is_append && self.state(key).is_none() {
@@ -181,7 +189,7 @@ impl StateTable {
 
     /// Puts a state at the begin of the chain of its file.
     fn chain(&mut self, (ino, block): Key, generation: u32) {
-        let chain = self.chains.entry(ino).or_insert(Chain { generation, first: NONE });
+        let chain = self.chains.entry(ino).or_insert(Chain { generation, first: NONE, is_closed: false });
         assert_eq!(chain.generation, generation, "the chain of an earlier file of inode {ino}");
         let next = std::mem::replace(&mut chain.first, block);
         if let Some(entry) = self.states.get_mut(&(ino, next)) {
@@ -235,13 +243,13 @@ impl StateTable {
         }
     }
 
-    /// Blocks of a file that were written since its last sync.
-    pub(crate) fn since_sync(&self, ino: Ino, generation: u32) -> Vec<FileBlock> {
+    /// Blocks of a file that were written since its last sync, at most so many.
+    pub(crate) fn since_sync(&self, ino: Ino, generation: u32, most: usize) -> Vec<FileBlock> {
         let ino = ino.0 as u32;
         let chain = self.chains.get(&ino).filter(|chain| chain.generation == generation);
         let first = chain.and_then(|chain| (chain.first != NONE).then_some(chain.first));
         let next = |block: &u32| Some(self.states[&(ino, *block)].next).filter(|next| *next != NONE);
-        std::iter::successors(first, next).map(|block| FileBlock(block.into())).collect()
+        std::iter::successors(first, next).take(most).map(|block| FileBlock(block.into())).collect()
     }
 
     /// Judges the blocks of a sync, by the dirty lines of each. Eager blocks lose their states: flags of PM blocks keep the
@@ -279,12 +287,29 @@ impl StateTable {
         }
     }
 
-    /// Settles the writes of a file that is closed for the last time: no sync will come for them. Blocks that a sync made lazy
-    /// keep that choice.
-    pub(crate) fn settle(&mut self, ino: Ino, choices: &FileChoices) {
-        self.take_appended(ino, choices);
-        while let Some(chain) = self.chains.get(&(ino.0 as u32)) {
-            let key = (ino.0 as u32, chain.first);
+    /// Notes the last close of a file. Gives whether its writes are to be settled now. The writes of a file with dirty pages are
+    /// settled when the last of the pages is gone: a sync may come for them before.
+    pub(crate) fn note_close(&mut self, ino: Ino, has_dirty: bool, choices: &FileChoices) -> bool {
+        if let Some(chain) = self.chains.get_mut(&(ino.0 as u32)) {
+            chain.is_closed = true;
+        }
+        if !has_dirty {
+            self.take_appended(ino, choices);
+        }
+        !has_dirty && self.is_closed(ino)
+    }
+
+    /// Whether a file has writes since its last sync and is closed.
+    pub(crate) fn is_closed(&self, ino: Ino) -> bool {
+        self.chains.get(&(ino.0 as u32)).is_some_and(|chain| chain.is_closed)
+    }
+
+    /// Settles the writes of a closed file, at most so many blocks: no sync will come for them. Blocks that a sync made lazy
+    /// keep that choice. Gives whether there are more.
+    pub(crate) fn settle(&mut self, ino: Ino, most: usize, choices: &FileChoices) -> bool {
+        for _ in 0..most {
+            let chain = self.chains.get(&(ino.0 as u32)).filter(|chain| chain.is_closed);
+            let Some(key) = chain.map(|chain| (ino.0 as u32, chain.first)) else { return false };
             if self.states[&key].state.is_lazy {
                 self.unchain(key);
                 self.states[&key].state.begin_anew();
@@ -292,22 +317,25 @@ impl StateTable {
                 self.drop_state(key, choices);
             }
         }
+        self.is_closed(ino)
     }
 
-    /// Drops the state that is next, of those that were not written since they were looked at last: each gets a second chance,
-    /// so the least recently written go first, about. False: there is none.
+    /// The state to be dropped next: that with the earliest last write of a few, which lie evenly in the table. Gives its place
+    /// and that time; `None`: there is no state.
+    pub(crate) fn oldest(&mut self) -> Option<(usize, u64)> {
+        let count = self.states.len();
+        self.hand = if self.hand + 1 < count { self.hand + 1 } else { 0 };
+        let place = |sample: usize| (self.hand + sample * count / SAMPLES) % count.max(1);
+        let found = |place: usize| Some((place, self.states.get_index(place)?.1.state.last_ns));
+        (0..SAMPLES).filter_map(|sample| found(place(sample))).min_by_key(|(_, last_ns)| *last_ns)
+    }
+
+    /// Drops the state that is the oldest of a sample. False: there is none.
     pub(crate) fn drop_oldest(&mut self, choices: &FileChoices) -> bool {
-        while !self.states.is_empty() {
-            self.hand %= self.states.len();
-            let Some((key, entry)) = self.states.get_index_mut(self.hand) else { return false };
-            if !std::mem::take(&mut entry.state.is_touched) {
-                let key = *key;
-                self.drop_state(key, choices);
-                return true;
-            }
-            self.hand += 1;
-        }
-        false
+        let oldest = self.oldest().and_then(|(place, _)| self.states.get_index(place));
+        let Some(key) = oldest.map(|(key, _)| *key) else { return false };
+        self.drop_state(key, choices);
+        true
     }
 }
 
@@ -334,7 +362,7 @@ mod tests {
         assert_eq!(written, expected.values().map(|(_, blocks)| blocks.len()).sum::<usize>());
         assert_eq!(table.chains.len(), expected.len());
         for (ino, (generation, blocks)) in expected {
-            let found = table.since_sync(Ino((*ino).into()), *generation);
+            let found = table.since_sync(Ino((*ino).into()), *generation, usize::MAX);
             assert_eq!(found.len(), blocks.len(), "inode {ino}");
             assert_eq!(found.iter().map(|block| block.0 as u32).collect::<BTreeSet<u32>>(), *blocks);
             assert_eq!(table.states[&(*ino, table.chains[ino].first)].previous, NONE);
@@ -355,11 +383,17 @@ mod tests {
             let generation = expected.get(&ino).map_or(1, |(generation, _)| *generation);
             match random(21) {
                 20 => {
-                    table.settle(Ino(ino.into()), &choices);
-                    expected.remove(&ino);
+                    let has_dirty = random(2) == 0;
+                    let ino_of = Ino(ino.into());
+                    let is_due = table.note_close(ino_of, has_dirty, &choices);
+                    assert_eq!(is_due, !has_dirty && expected.contains_key(&ino));
+                    if is_due || random(2) == 0 {
+                        while table.settle(ino_of, 3, &choices) {}
+                        expected.remove(&ino);
+                    }
                 }
                 0 => {
-                    let blocks = table.since_sync(Ino(ino.into()), generation);
+                    let blocks = table.since_sync(Ino(ino.into()), generation, usize::MAX);
                     let mut judged = Judged::default();
                     let of = (Ino(ino.into()), generation);
                     table.judge(of, (&blocks, &[]), (COSTS, AGES, 1), (&mut judged, &choices));
@@ -390,6 +424,40 @@ mod tests {
         }
         let lazy = table.states.values().filter(|entry| entry.state.is_lazy).count();
         assert!((0..5).any(|ino| choices.may_have_lazy(Ino(ino))) == (lazy > 0));
+    }
+
+    #[test]
+    fn states_of_the_earliest_writes_are_dropped_first() {
+        let (mut table, choices) = (StateTable::default(), FileChoices::new());
+        let ages = |table: &StateTable| {
+            let blocks: Vec<u64> = table.states.keys().map(|(_, block)| u64::from(*block)).collect();
+            (
+                blocks.iter().filter(|block| **block < 250).count(),
+                blocks.iter().filter(|block| **block >= 750).count(),
+            )
+        };
+        let write = |table: &mut StateTable, block: u64| {
+            let key = PageKey { ino: Ino(5), generation: 1, block: FileBlock(block) };
+            let write = WrittenLines { lines: Lines(1), direct: 1, is_new: false, is_append: false };
+            table.note_lines(key, [(key.block, write)].into_iter(), (true, block + 1), &choices);
+        };
+        // A burst, then drops; then drops amid new writes.
+        (0..1_000).for_each(|block| write(&mut table, block));
+        (0..200).for_each(|_| assert!(table.drop_oldest(&choices)));
+        let (earliest, latest) = ages(&table);
+        assert!(
+            earliest < 100 && latest > 240,
+            "{earliest} of the first and {latest} of the last 250 are left"
+        );
+        for block in 1_000..1_200 {
+            write(&mut table, block);
+            assert!(table.drop_oldest(&choices));
+        }
+        let (earliest, latest) = ages(&table);
+        assert!(
+            earliest < 30 && latest > 400,
+            "{earliest} of the first and {latest} of the last 450 are left"
+        );
     }
 
     #[test]

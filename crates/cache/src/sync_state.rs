@@ -167,8 +167,6 @@ pub(crate) struct SyncState {
     pub(crate) direct: Lines,
     /// The last write.
     pub(crate) last_ns: u64,
-    /// Whether it was written since it was looked at last for being old.
-    pub(crate) is_touched: bool,
     /// Whether the last sync made the block lazy. An eager block has no state until the next write.
     pub(crate) is_lazy: bool,
 }
@@ -214,7 +212,6 @@ impl SyncState {
         self.written = self.written.saturating_add(write.lines.0.count_ones());
         self.written_direct = self.written_direct.saturating_add(write.direct);
         self.is_new |= write.is_new;
-        self.is_touched = true;
         self.last_ns = now_ns;
         if is_direct {
             self.direct = self.direct.union(write.lines);

@@ -9,7 +9,7 @@
 //! Lock order: the lock of a shard of the index is innermost, and never held together with a lock of pages.
 
 use crate::block_cache::BlockCache;
-use crate::dirty_files::Shard;
+use crate::dirty_files::{PORTION, Shard};
 use crate::header::{Lines, PageKey};
 use crate::sync_state::{AppendedLines, Judged, LineCosts, SyncAges, SyncVerdicts, WrittenLines};
 use terrace_format::{FileBlock, Ino};
@@ -39,8 +39,8 @@ impl BlockCache {
     }
 
     /// Whether the next writes of the blocks from `first` on are lazy, by their last syncs: into `choices`, `None` for a block
-    /// without a choice. Gives the choice for such blocks by the last sync of the file, that of most of its blocks; `None`
-    /// before the first sync. The caller holds the inode's lock.
+    /// without a choice. Gives the choice for such blocks by the last sync of the file, that of most of its blocks, and lazy if
+    /// that was long ago; `None` before the first sync. The caller holds the inode's lock.
     pub fn sync_choices(
         &self,
         first: PageKey,
@@ -57,7 +57,8 @@ impl BlockCache {
             }
         }
         let last = self.files.choices.last(first.ino, first.generation)?;
-        Some(!(last.is_eager? && now_ns.saturating_sub(last.synced_ns) < ages.idle_ns))
+        let is_synced = now_ns.saturating_sub(last.synced_ns) < ages.idle_ns;
+        if is_synced { last.is_eager.map(|is_eager| !is_eager) } else { Some(true) }
     }
 
     /// Chooses for the blocks of a file that were written since its last sync, at the begin of a sync. The caller holds the
@@ -75,26 +76,32 @@ impl BlockCache {
             self.files.choices.note(ino, generation, now_ns, None);
             return judged;
         }
-        let mut shard = self.files.shard(ino).lock();
-        let blocks = shard.states.since_sync(ino, generation);
-        let mut dirty = Vec::new();
-        if !blocks.is_empty() && shard.files.contains_key(&ino) {
-            drop(shard);
-            let key = |block: &FileBlock| PageKey { ino, generation, block: *block };
-            dirty = blocks.iter().map(|block| self.dirty_lines(key(block))).collect();
-            shard = self.files.shard(ino).lock();
+        // In portions: all files of a shard share its lock.
+        loop {
+            let mut shard = self.files.shard(ino).lock();
+            let blocks = shard.states.since_sync(ino, generation, PORTION);
+            let mut dirty = Vec::new();
+            if !blocks.is_empty() && shard.files.contains_key(&ino) {
+                drop(shard);
+                let key = |block: &FileBlock| PageKey { ino, generation, block: *block };
+                dirty = blocks.iter().map(|block| self.dirty_lines(key(block))).collect();
+                shard = self.files.shard(ino).lock();
+            }
+            self.files.judge(&mut shard, (ino, generation), (&blocks, &dirty), costs, &mut judged);
+            if blocks.len() < PORTION {
+                break;
+            }
         }
-        self.files.judge(&mut shard, (ino, generation), (&blocks, &dirty), costs, &mut judged);
-        drop(shard);
         let SyncVerdicts { lazy, eager, .. } = judged.verdicts;
         let is_eager = (lazy + eager > 0).then_some(eager > lazy);
         self.files.choices.note(ino, generation, now_ns, is_eager);
         judged
     }
 
-    /// Notes the last close of a file: writes since the last sync count for no sync to come.
+    /// Notes the last close of a file: writes since the last sync count for no sync that comes when their pages are written
+    /// back.
     pub fn note_close(&self, ino: Ino) {
-        self.files.settle(ino);
+        self.files.note_close(ino);
     }
 
     /// Whether the last sync of a block made it lazy.
@@ -146,8 +153,10 @@ impl BlockCache {
 mod tests {
     use crate::block_cache::BlockCache;
     use crate::header::{Lines, PageKey};
+    use crate::page::Page;
     use crate::sync_state::{AppendedLines, Judged, LineCosts, SyncAges, WrittenLines};
     use terrace_format::{FileBlock, Ino};
+    use terrace_placement::Home;
 
     const COSTS: LineCosts = LineCosts { dram_ns: 10.0, pm_ns: 200.0 };
     const AGES: SyncAges = SyncAges { old_ns: 30_000, idle_ns: 5_000 };
@@ -344,6 +353,43 @@ mod tests {
     }
 
     #[test]
+    fn a_sync_judges_a_closed_file_until_its_pages_are_written_back() {
+        for is_written_back in [false, true] {
+            let cache = cache();
+            write(&cache, 1, Lines::ALL, 1);
+            cache.add_dirty(key(1), Home::Pm, (Lines::ALL, Lines::ALL), Page::zeroed(), 1);
+            cache.note_close(Ino(5));
+            assert_eq!((cache.sync_states(), cache.dirty_pages()), (1, 1));
+            if is_written_back {
+                cache.drop_dirty(key(1)).unwrap();
+                assert_eq!((cache.sync_states(), cache.indexed_files()), (0, 0));
+            }
+            let judged = cache.judge_sync(Ino(5), 1, 2, COSTS, AGES);
+            assert_eq!(judged.verdicts.eager, u64::from(!is_written_back));
+            assert_eq!(judged.verdicts.copied_twice, if is_written_back { 0 } else { 64 });
+        }
+    }
+
+    #[test]
+    fn a_write_after_the_last_close_keeps_the_states_of_the_file() {
+        let cache = cache();
+        cache.add_dirty(key(1), Home::Pm, (Lines::ALL, Lines::ALL), Page::zeroed(), 1);
+        write(&cache, 1, Lines::ALL, 1);
+        cache.note_close(Ino(5));
+        write(&cache, 1, Lines::ALL, 1);
+        cache.drop_dirty(key(1)).unwrap();
+        assert_eq!(cache.sync_states(), 1);
+    }
+
+    #[test]
+    fn a_sync_without_blocks_makes_a_file_lazy_when_it_was_long_ago() {
+        let cache = cache();
+        cache.judge_sync(Ino(5), 1, 1, COSTS, AGES);
+        assert_eq!(cache.sync_choices(key(1), 2, AGES, &mut []), None);
+        assert_eq!(cache.sync_choices(key(1), 1 + 5_000, AGES, &mut []), Some(true));
+    }
+
+    #[test]
     fn a_file_without_a_sync_for_long_is_lazy_again() {
         let cache = cache();
         write(&cache, 1, Lines::ALL, 1);
@@ -363,6 +409,26 @@ mod tests {
         write(&cache, 1, Lines::ALL, 1);
         let verdicts = cache.judge_sync(Ino(5), 1, 40_000, COSTS, AGES).verdicts;
         assert_eq!((verdicts.lazy, verdicts.eager), (1, 0));
+    }
+
+    #[test]
+    fn states_of_idle_files_go_before_states_of_a_busy_file() {
+        let cache = cache();
+        for ino in (0..1_600).filter(|ino| ino % 16 != 5) {
+            let write = WrittenLines { lines: Lines(1), direct: 1, is_new: false, is_append: false };
+            cache.note_lines(
+                PageKey { ino: Ino(ino), ..key(0) },
+                [(FileBlock(0), write)].into_iter(),
+                true,
+                1,
+            );
+        }
+        (0..50).for_each(|round| (0..900).for_each(|block| write(&cache, block, Lines(1), 2 + round)));
+        cache.judge_sync(Ino(5), 1, 99, COSTS, AGES);
+        let judged = cache.judge_sync(Ino(5), 1, 99, COSTS, AGES);
+        assert_eq!(judged, Default::default());
+        (0..900).for_each(|block| write(&cache, block, Lines(1), 100));
+        assert!(cache.judge_sync(Ino(5), 1, 101, COSTS, AGES).new.len() > 880);
     }
 
     #[test]

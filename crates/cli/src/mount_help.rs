@@ -59,7 +59,7 @@ Placement by prediction (policy=predictive, write-only):
                             when DRAM or the fast tier is taken for idle (2, 0.5, 4)
 
 For trials:
-  emulate-pm=[run:]WRITE_NS:BYTES_PER_S[:READ_NS]
+  emulate-pm=[line:|run:]WRITE_NS:BYTES_PER_S[:READ_NS]
                             the fast tier takes as long as another memory
   emulate-tier=TIER:CLASS   a tier takes as long as a class of devices
 

@@ -372,7 +372,7 @@ mod tests {
             ("noatime, ro", "mount option ' ro': unknown option, options have no spaces"),
             ("log=", "log=: needs a path"),
             ("metrics=here", "not built yet"),
-            ("emulate-pm=1:2", "write [run:]WRITE_NS:BYTES_PER_S"),
+            ("emulate-pm=1:2", "write [line:|run:]WRITE_NS:BYTES_PER_S"),
             ("emulate-pm", "needs a value"),
             ("emulate-pm=200:1G,emulate-pm=300:1G", "emulate-pm=300:1G: given twice"),
             ("degraded=1", "takes no value; write degraded"),

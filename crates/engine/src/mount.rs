@@ -173,7 +173,7 @@ pub fn mount_with_map(
     let store = Arc::new(Store {
         persistent,
         inodes: Inodes::new(numbers, locks),
-        dram: open_dram(&options),
+        dram: open_dram(&options, usable),
         devices,
         steering: Steering::new(policy, parameters, options.home, usable, begin),
         pressure: Pressure::new(usable, throttle_below),
@@ -278,8 +278,8 @@ fn open_numbers(
     Ok(numbers)
 }
 
-/// Cache and buffer in DRAM.
-fn open_dram(options: &MountOptions) -> Dram {
+/// Cache and buffer in DRAM, in front of PM with so many blocks.
+fn open_dram(options: &MountOptions, pm_blocks: u64) -> Dram {
     let memory = options.memory.as_ref();
     let lazy_writes = LazyWrites::new(&options.buffer);
     let cache = BlockCache::new(options.cache_bytes, options.prefetch_ms * 1_000_000);
@@ -290,7 +290,7 @@ fn open_dram(options: &MountOptions) -> Dram {
         cache,
         most_cache_bytes / BLOCK_SIZE,
         ReadAhead::new(options.prefetch_bytes / BLOCK_SIZE, options.cache_bytes / BLOCK_SIZE),
-        WriteBack::new(&options.buffer),
+        WriteBack::new(&options.buffer, pm_blocks),
         lazy_writes,
     )
 }

@@ -2,7 +2,6 @@
 
 use crate::write_back::steps::write_back_noted;
 use terrace_format::{FileBlock, Ino};
-use terrace_placement::Home;
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_store::error::{FsError, FsResult};
 use terrace_store::inode::slot::load;
@@ -43,7 +42,8 @@ pub fn fsync(store: &Store, ino: Ino, _data_only: bool, wait: Wait) -> FsResult<
 /// Most pages for PM that the thread of a request writes back: 512 KiB.
 const MOST_HERE: usize = 128;
 
-/// Whether the dirty pages of a file are so few, and all for PM, that the thread of a request writes them back.
+/// Whether the dirty pages of a file are so few, all for PM and none in another write-back, that the thread of a request writes
+/// them back: a sync that ended in the middle would have used up the choices of new blocks.
 fn is_done_here(store: &Store, ino: Ino) -> FsResult<bool> {
     if !has_lazy_writes(store) {
         return Ok(false);
@@ -54,8 +54,8 @@ fn is_done_here(store: &Store, ino: Ino) -> FsResult<bool> {
         Err(FsError::Stale | FsError::Engine(Error::PageBelow(_))) => return Ok(false),
         inode => inode?,
     };
-    let home_of = |block: &FileBlock| store.dram.cache().home_of(inode.page_key(*block));
-    Ok(blocks.len() <= MOST_HERE && blocks.iter().all(|block| home_of(block) != Some(Home::Block)))
+    let waits = |block: &FileBlock| store.dram.cache().waits_for_pm(inode.page_key(*block));
+    Ok(blocks.len() <= MOST_HERE && blocks.iter().all(waits))
 }
 
 /// A number for a descriptor that is opened now, for [`fsync_handle`].

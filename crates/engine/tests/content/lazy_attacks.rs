@@ -96,3 +96,24 @@ fn many_files_with_a_lazy_line_each_take_bounded_memory() -> FsResult<()> {
     assert!(files <= states && states <= 512 + 1024, "{files} files and {states} states are left");
     pool.assert_clean_after(&fs)
 }
+
+#[test]
+fn lazy_pages_hold_promises_of_at_most_half_of_pm() -> FsResult<()> {
+    let pool = SimulatedPool::new(4 << 20, 4096);
+    let buffer = BufferOptions { lazy: LazyOption::On, ..BufferOptions::of(64 << 20) };
+    let fs = pool.mount_with(MountOptions { buffer, ..MountOptions::default() });
+    let ino = create(&fs, ROOT, "file");
+    let (blocks, written) = (1024, 640);
+    for block in 0..written {
+        fs.write(ino, block * BLOCK_SIZE, &fill(BLOCK, 1), WriteFlags::default(), Wait::Allowed)?;
+        let lazy = fs.accounts()?.lazy_pages;
+        assert!(lazy <= blocks / 2, "{lazy} lazy pages after {block} blocks of {blocks}");
+    }
+    assert!(fs.accounts()?.lazy_pages > blocks / 4);
+    fs.run_background(1_000);
+    // Down to the mark, long before the buffer is full.
+    assert!(fs.accounts()?.lazy_pages <= blocks / 2 * 8 / 10, "{}", fs.accounts()?.lazy_pages);
+    fs.sync()?;
+    assert_eq!(read_all(&fs, ino)?.len() as u64, written * BLOCK_SIZE);
+    pool.assert_clean_after(&fs)
+}

@@ -14,6 +14,7 @@ use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_placement::Home;
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_store::attempt::with_pages::with_pages;
+use terrace_store::change::record_room::atomic_blocks;
 use terrace_store::error::{FsError, FsResult};
 use terrace_store::inode::attributes::getattr;
 use terrace_store::inode::load::load_regular;
@@ -162,7 +163,9 @@ fn first_run(
 ) -> FsResult<(usize, bool)> {
     let _guard = store.inodes.locks().read(ino);
     let inode = load_regular(store, ino)?;
-    let blocks = Segment { offset, length: length as u64, data: None }.blocks();
+    let mut blocks = Segment { offset, length: length as u64, data: None }.blocks();
+    // A request has no larger parts in any case (C13).
+    blocks.end = blocks.end.min(blocks.first.plus(atomic_blocks(store)));
     let (count, is_lazy) = lazy_run(store, &inode, blocks, flags);
     let end = (blocks.first.0 + count) * BLOCK_SIZE;
     Ok((length.min((end - offset) as usize), is_lazy))

@@ -74,7 +74,7 @@ pub(crate) fn write_lazy(
     wait: Wait,
 ) -> FsResult<usize> {
     assert!(!flags.sync, "a write that is synced is not lazy (C28)");
-    let limit = (store.dram.write_back().limit_pages / 2).max(1);
+    let limit = (store.dram.write_back().lazy_limit_pages / 2).max(1);
     let most = PIECE.min(limit).min(atomic_blocks(store));
     by_pieces(offset, data, most, |segment| lazy_piece(store, wait, ino, segment, flags))
 }
@@ -164,7 +164,8 @@ fn new_pages(taken: &FsResult<Option<u64>>) -> u64 {
 }
 
 fn taken_into_dram(store: &Store, ino: Ino) -> FsResult<()> {
-    store.dram.write_back().wake_if_due(store.dram.cache().dirty_pages());
+    let cache = store.dram.cache();
+    store.dram.write_back().wake_if_due(cache.dirty_pages(), cache.dirty_pages_of(Home::Pm));
     if planted(Mistake::SizeWithTheWrite) {
         wrong::commit_visible_size(store, ino)?;
     }
@@ -187,7 +188,10 @@ fn take_piece(
         Home::Pm if store.dram.lazy_writes().options().ablation == LazyAblation::Stalls => {
             wait_for_dirty_room(store, pages, wait).map(Some)
         }
-        Home::Pm => Ok(store.dram.write_back().admit(pages, store.dram.cache().dirty_pages())),
+        Home::Pm => {
+            let (cache, write_back) = (store.dram.cache(), store.dram.write_back());
+            Ok(write_back.admit_lazy(pages, cache.dirty_pages(), cache.dirty_pages_of(Home::Pm)))
+        }
     };
     let mut op = Op::new(wait);
     if flags.kill_set_id {

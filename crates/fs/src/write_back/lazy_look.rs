@@ -198,7 +198,7 @@ impl Look<'_> {
     /// without locks.
     ///
     /// # Errors
-    /// That of a PM that takes no more.
+    /// As a store into PM has, when PM takes no more.
     pub(super) fn store_in_place(&mut self) -> FsResult<()> {
         for page in &mut self.pages {
             let Place::Present { pm, stored, version } = &mut page.place else { continue };

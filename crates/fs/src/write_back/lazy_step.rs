@@ -4,6 +4,7 @@
 use crate::write_back::steps::{lazy_age_round, lazy_round};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+use terrace_placement::Home;
 use terrace_runtime::{Next, Step};
 use terrace_store::store::Store;
 
@@ -14,12 +15,14 @@ const PAUSE: Duration = Duration::from_millis(10);
 pub struct LazyStep {
     store: Weak<Store>,
     number: usize,
+    /// When old pages are looked for again.
+    next_look_ns: u64,
 }
 
 impl LazyStep {
     /// The step of one thread.
     pub fn new(store: &Arc<Store>, number: usize) -> LazyStep {
-        LazyStep { store: Arc::downgrade(store), number }
+        LazyStep { store: Arc::downgrade(store), number, next_look_ns: 0 }
     }
 }
 
@@ -34,11 +37,21 @@ impl Step for LazyStep {
     fn step(&mut self) -> Next {
         let Some(store) = self.store.upgrade() else { return Next::Done };
         let period = store.dram.lazy_writes().options().period;
-        let write_back = store.dram.write_back();
-        if store.persistent.wal().is_stopped() || !write_back.is_draining(store.dram.cache().dirty_pages()) {
-            // Pages that are dirty for long go with the first step: the step for devices may be held by one.
-            let has_aged = self.number == 0 && !store.persistent.wal().is_stopped() && lazy_age_round(&store);
-            return if has_aged { Next::Again } else { Next::After(period) };
+        if store.persistent.wal().is_stopped() {
+            return Next::After(period);
+        }
+        // Pages that are dirty for long go first, and with the first step: the step for devices may be held by one.
+        let now = store.clock.monotonic_ns();
+        if self.number == 0 && now >= self.next_look_ns {
+            if lazy_age_round(&store) {
+                return Next::Again;
+            }
+            self.next_look_ns = now + period.as_nanos() as u64;
+        }
+        let (cache, write_back) = (store.dram.cache(), store.dram.write_back());
+        let is_draining = write_back.is_lazy_draining(cache.dirty_pages_of(Home::Pm));
+        if !write_back.is_draining(cache.dirty_pages()) && !is_draining {
+            return Next::After(period);
         }
         match lazy_round(&store) {
             Ok(true) => Next::Again,

@@ -312,12 +312,7 @@ impl WriteBackStep {
     }
 
     fn work(&mut self, store: &Store) -> Next {
-        let draining = store.dram.write_back().is_draining(store.dram.cache().dirty_pages());
-        // Pages for PM are for the steps of their own (`lazy_step`).
-        let has_pages = store.dram.cache().dirty_pages_of(Home::Block) > 0;
-        if draining && has_pages && device_round(store).is_ok_and(|round| round == Round::Progress) {
-            return Next::Again;
-        }
+        // Old pages first: a page that is written again and again is never the one written least recently.
         let (now, period) = (store.clock.monotonic_ns(), store.dram.lazy_writes().options().period);
         if now >= self.next_look_ns {
             match age_round(store) {
@@ -326,6 +321,12 @@ impl WriteBackStep {
                 Err(error) => tracing::debug!("write-back: {error}"),
             }
             self.next_look_ns = now + period.as_nanos() as u64;
+        }
+        let draining = store.dram.write_back().is_draining(store.dram.cache().dirty_pages());
+        // Pages for PM are for the steps of their own (`lazy_step`).
+        let has_pages = store.dram.cache().dirty_pages_of(Home::Block) > 0;
+        if draining && has_pages && device_round(store).is_ok_and(|round| round == Round::Progress) {
+            return Next::Again;
         }
         // A failed write-back is tried again after its pause, so the step does not spin.
         Next::After(if draining { Duration::from_millis(100) } else { period })

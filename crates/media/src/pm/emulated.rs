@@ -64,7 +64,9 @@ impl PmSpeed {
     /// The mistake in the text, in words for a user.
     pub fn parse(text: &str) -> Result<PmSpeed, String> {
         let wrong = || {
-            format!("'{text}': write [run:]WRITE_NS:BYTES_PER_S[:READ_NS], as in 200:1G or run:300:2G:300")
+            format!(
+                "'{text}': write [line:|run:]WRITE_NS:BYTES_PER_S[:READ_NS], as in 200:1G or run:300:2G:300"
+            )
         };
         let (model, figures) = match (text.strip_prefix("run:"), text.strip_prefix("line:")) {
             (Some(rest), _) => (PmModel::Run, rest),

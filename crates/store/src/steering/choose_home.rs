@@ -82,7 +82,7 @@ pub fn lazy_run(store: &Store, inode: &Inode, range: BlockRange, flags: WriteFla
         let block = range.first.plus(at);
         // Behind the end there is no PM block that could have the flag.
         let is_there = block.0 * BLOCK_SIZE < inode.size();
-        let kept = || if is_there && of_file.is_some() { kept_choice(store, inode, block) } else { None };
+        let kept = || if is_there { kept_choice(store, inode, block) } else { None };
         choice.or_else(kept).unwrap_or_else(without)
     };
     assert!(before_tail > 0 && before_tail <= all, "{before_tail} of {all} blocks lie before the tail");

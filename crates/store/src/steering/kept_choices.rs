@@ -38,11 +38,9 @@ pub(crate) fn kept_choice(store: &Store, inode: &Inode, block: FileBlock) -> Opt
     if !cache.has_eager() {
         return None;
     }
+    let (now, ages) = (store.clock.monotonic_coarse_ns(), store.dram.lazy_writes().ages());
+    let is_synced = cache.is_synced(inode.ino, inode.slot.generation.get(), now, ages)?;
     let mapping = store.persistent.map().lookup(&inode.map(), block).ok()??;
     let is_eager = store.persistent.blocks().descriptor(mapping.block).is_eager();
-    let (now, ages) = (store.clock.monotonic_coarse_ns(), store.dram.lazy_writes().ages());
-    if !is_eager {
-        return None;
-    }
-    cache.is_synced(inode.ino, inode.slot.generation.get(), now, ages).map(|is_synced| !is_synced)
+    is_eager.then_some(!is_synced)
 }

@@ -17,22 +17,31 @@ pub(super) fn show(found: &Value, verbose: bool) {
             let advice = if found["bytes_not_yet_durable"] == 0 { "" } else { "; 'terrace sync' writes it" };
             let text = "of copies of lower tiers; written and not yet durable:";
             output::print(format!("memory: {cache} {text} {pending}{advice}"));
+            if dram["lazy"]["on"] == true {
+                output::print(lazy_line(&dram["lazy"]));
+            }
         }
     }
 }
 
-/// The state of lazy writes; where some were made, what became of them; and the marks of write-back.
-fn lazy_lines(lazy: &Value, parameters: &Value) -> Vec<String> {
+/// Whether writes to the fast tier may wait in DRAM, and why.
+fn lazy_line(lazy: &Value) -> String {
     let state = if lazy["on"] == true { "on" } else { "off" };
     let [reason, pages] = ["reason", "pages"].map(|name| text(&lazy[name]));
     let [dram, pm] = ["dram_line_ns", "pm_line_ns"].map(|cost| lazy[cost].as_f64());
-    let costs =
-        dram.zip(pm).map_or(String::new(), |(dram, pm)| format!(" ({pm:.1} and {dram:.1} ns a line)"));
-    let mut lines = vec![format!("lazy writes {state}: {reason}{costs}; {pages} pages wait")];
+    let costs = dram.zip(pm).map_or(String::new(), |(dram, pm)| {
+        format!(" (for a line PM takes {pm:.1} ns and DRAM {dram:.1} ns)")
+    });
+    format!("lazy writes {state}: {reason}{costs}; {pages} pages wait")
+}
+
+/// The state of lazy writes; where some were made, what became of them; and the marks of write-back.
+fn lazy_lines(lazy: &Value, parameters: &Value) -> Vec<String> {
+    let mut lines = vec![lazy_line(lazy)];
     let percent = |share: f64| format!("{:.0} %", share * 100.0);
     if let Some(ratio) = lazy["hit_ratio"].as_f64() {
         lines.push(format!(
-            "of their blocks {} waited already, {} lines merged; never written as their file died {}",
+            "of the blocks of lazy writes {} waited already, {} lines merged; dropped unwritten by removal or truncation {}",
             percent(ratio),
             text(&lazy["merged_lines"]),
             size(&lazy["dead_bytes"]),
@@ -40,10 +49,10 @@ fn lazy_lines(lazy: &Value, parameters: &Value) -> Vec<String> {
     }
     if lazy["made_lazy"].as_u64().zip(lazy["made_eager"].as_u64()).is_some_and(|(a, b)| a + b > 0) {
         let agreement = lazy["agreement"].as_f64().map_or_else(|| "-".to_string(), percent);
-        let [made_lazy, eager, twice] =
-            ["made_lazy", "made_eager", "lines_copied_twice"].map(|name| text(&lazy[name]));
+        let [made_lazy, eager, of, twice] =
+            ["made_lazy", "made_eager", "synced_lines", "lines_copied_twice"].map(|name| text(&lazy[name]));
         lines.push(format!(
-            "syncs chose {made_lazy} blocks lazy, {eager} eager, {agreement} as before; lines copied twice {twice}"
+            "syncs chose {made_lazy} blocks lazy, {eager} eager, {agreement} as before; of {of} synced lines {twice} were copied twice"
         ));
     }
     let number = |name: &str| parameters[name].as_f64();
@@ -84,11 +93,14 @@ mod tests {
         for (name, value) in [("made_lazy", json!(2)), ("made_eager", json!(5)), ("agreement", json!(0.91))] {
             lazy[name] = value;
         }
-        lazy["lines_copied_twice"] = json!(64);
+        (lazy["lines_copied_twice"], lazy["synced_lines"]) = (json!(64), json!(4096));
         let lines = lazy_lines(&lazy, &Value::Null);
-        let hits =
-            "of their blocks 75 % waited already, 90 lines merged; never written as their file died 8 KiB";
-        let choices = "syncs chose 2 blocks lazy, 5 eager, 91 % as before; lines copied twice 64";
+        let hits = "of the blocks of lazy writes 75 % waited already, 90 lines merged; dropped unwritten by removal or truncation 8 KiB";
+        let choices =
+            "syncs chose 2 blocks lazy, 5 eager, 91 % as before; of 4096 synced lines 64 were copied twice";
         assert_eq!(lines, [first, hits, choices]);
+        (lazy["dram_line_ns"], lazy["pm_line_ns"]) = (json!(1.0), json!(201.5));
+        let costs = "(for a line PM takes 201.5 ns and DRAM 1.0 ns)";
+        assert_eq!(lazy_line(&lazy), first.replace(";", &format!(" {costs};")));
     }
 }

@@ -151,11 +151,10 @@ impl LazyWrites {
         SyncAges { old_ns: ns(self.options.age), idle_ns: ns(self.options.idle) }
     }
 
-    /// Most states of blocks without a page: at most half as many as pages, in [`STATES_SHARE`] of the budget.
+    /// Most states of blocks without a page, in [`STATES_SHARE`] of the budget.
     pub fn most_states(&self) -> u64 {
-        let pages = self.options.bytes / BLOCK_SIZE;
         let states = (self.options.bytes as f64 * STATES_SHARE) as u64 / STATE_BYTES;
-        if self.options.lazy == LazyOption::Off { 0 } else { states.min(pages / 2).max(1) }
+        if self.options.lazy == LazyOption::Off { 0 } else { states.max(1) }
     }
 
     /// The costs of a line, if they were measured.

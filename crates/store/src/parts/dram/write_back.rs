@@ -15,10 +15,16 @@ pub const STEPS: usize = 3;
 /// A step that takes longer is held by a device.
 const STUCK_AFTER: Duration = Duration::from_secs(5);
 
+/// Lazy pages take at most this part of PM: each has the promise of a block, and promises of nearly all free blocks would have
+/// each direct write wait for a demotion.
+const LAZY_PART: u64 = 2;
+
 /// The state of write-back.
 pub struct WriteBack {
     /// Most dirty pages; 0: no write goes to DRAM.
     pub limit_pages: u64,
+    /// Most lazy pages.
+    pub lazy_limit_pages: u64,
     /// Dirty pages in percent at which write-back begins and ends.
     marks: [u64; 2],
     /// Wakes the first thread.
@@ -29,8 +35,9 @@ pub struct WriteBack {
     pub errors: WriteErrors,
     /// Pages that writers may make dirty and have not yet.
     admitted: AtomicU64,
-    /// Set from the mark at which write-back begins to that at which it ends.
+    /// Set from the mark at which write-back begins to that at which it ends: by all pages, and by lazy pages.
     draining: AtomicBool,
+    draining_lazy: AtomicBool,
     /// Threads that wait for the end of another group.
     waiting: (Mutex<usize>, Condvar),
     /// When each thread began its present step; 0: the thread is idle.
@@ -38,16 +45,19 @@ pub struct WriteBack {
 }
 
 impl WriteBack {
-    /// With room for dirty pages.
-    pub fn new(options: &BufferOptions) -> WriteBack {
+    /// With room for dirty pages, in front of PM with so many blocks.
+    pub fn new(options: &BufferOptions, pm_blocks: u64) -> WriteBack {
+        let limit_pages = options.bytes / BLOCK_SIZE;
         WriteBack {
-            limit_pages: options.bytes / BLOCK_SIZE,
+            limit_pages,
+            lazy_limit_pages: limit_pages.min((pm_blocks / LAZY_PART).max(1)),
             marks: [options.low_percent, options.high_percent].map(|free| 100 - u64::from(free.min(100))),
             waker: Waker::new(),
             lazy_wakers: Default::default(),
             errors: WriteErrors::new(),
             admitted: AtomicU64::new(0),
             draining: AtomicBool::new(false),
+            draining_lazy: AtomicBool::new(false),
             waiting: Default::default(),
             begun_ns: Default::default(),
         }
@@ -60,6 +70,11 @@ impl WriteBack {
         let before = self.admitted.fetch_add(pages, Ordering::AcqRel).saturating_add(dirty);
         let room = DirtyRoom { write_back: self, pages };
         (before == 0 || before + pages <= self.limit_pages).then_some(room)
+    }
+
+    /// As [`Self::admit`], of lazy pages; writers that ask at once may pass the limit of lazy pages by their own.
+    pub fn admit_lazy(&self, pages: u64, dirty: u64, lazy: u64) -> Option<DirtyRoom<'_>> {
+        (lazy == 0 || lazy + pages <= self.lazy_limit_pages).then(|| self.admit(pages, dirty)).flatten()
     }
 
     /// Pages that writers may make dirty and have not yet.
@@ -82,10 +97,11 @@ impl WriteBack {
     }
 
     /// Wakes the background when little room is left.
-    pub fn wake_if_due(&self, dirty: u64) {
+    pub fn wake_if_due(&self, dirty: u64, lazy: u64) {
         if self.is_nearly_full(dirty) {
             self.begin_draining();
         }
+        self.is_lazy_draining(lazy);
     }
 
     /// The first thread that finds little room wakes all threads that make room.
@@ -108,6 +124,20 @@ impl WriteBack {
             self.begin_draining();
         }
         self.draining.load(Ordering::Acquire)
+    }
+
+    /// Whether lazy pages have to go, because they hold promises of too many blocks.
+    pub fn is_lazy_draining(&self, lazy: u64) -> bool {
+        let (lazy, [begin, end]) =
+            (lazy.saturating_mul(100), self.marks.map(|mark| mark * self.lazy_limit_pages));
+        if lazy > begin {
+            if !self.draining_lazy.swap(true, Ordering::AcqRel) {
+                self.lazy_wakers.iter().for_each(Waker::wake);
+            }
+        } else if lazy <= end && self.draining_lazy.load(Ordering::Relaxed) {
+            self.draining_lazy.store(false, Ordering::Release);
+        }
+        self.draining_lazy.load(Ordering::Acquire)
     }
 
     /// Waits until another group is done, at most `limit`.
