@@ -87,8 +87,8 @@ pub fn write(
     write_direct(store, ino, offset, data, flags, wait)
 }
 
-/// Writes lazy runs of blocks into DRAM and direct runs into PM, each direct run as one request (C32). A lazy run without room in
-/// DRAM goes the direct way, behind the pages before it.
+/// Writes lazy runs of blocks into DRAM and direct runs into PM, each direct run as one request (C32). A lazy run that finds no
+/// room in DRAM goes the direct way, behind the pages before it.
 fn write_by_blocks(
     store: &Store,
     ino: Ino,

@@ -6,7 +6,7 @@
 
 use crate::content::dram_page::{Prepared, Written, expect_map_room, prepare};
 use crate::sync::fsync;
-use crate::write_back::steps::wait_for_dirty_room;
+use crate::write_back::steps::{admit_lazy, wait_for_dirty_room, wait_for_lazy_room};
 use terrace_cache::{Lines, Page};
 use terrace_format::address::MAX_FILE_BLOCK;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
@@ -185,13 +185,10 @@ fn take_piece(
     let pages = segment.blocks().count();
     let admit = || match home {
         Home::Block => wait_for_dirty_room(store, pages, wait).map(Some),
-        Home::Pm if store.dram.lazy_writes().options().ablation == LazyAblation::Stalls => {
-            wait_for_dirty_room(store, pages, wait).map(Some)
+        Home::Pm if store.dram.lazy_writes().options().ablation == LazyAblation::PastFull => {
+            Ok(admit_lazy(store, pages))
         }
-        Home::Pm => {
-            let (cache, write_back) = (store.dram.cache(), store.dram.write_back());
-            Ok(write_back.admit_lazy(pages, cache.dirty_pages(), cache.dirty_pages_of(Home::Pm)))
-        }
+        Home::Pm => Ok(wait_for_lazy_room(store, pages, wait)),
     };
     let mut op = Op::new(wait);
     if flags.kill_set_id {

@@ -26,6 +26,8 @@ const STAND_BY: Duration = Duration::from_secs(1);
 
 /// The number of waits for other rounds of write-back before a writer looks for another home.
 const MOST_WAITS: u32 = 1000;
+/// How often a lazy write waits for the end of another group before it goes the direct way.
+const MOST_LAZY_WAITS: u32 = 10;
 
 const WAIT: Duration = Duration::from_millis(10);
 
@@ -293,6 +295,37 @@ pub(crate) fn wait_for_dirty_room(store: &Store, pages: u64, wait: Wait) -> FsRe
                 }
                 store.dram.write_back().wait_round(WAIT);
             }
+        }
+    }
+}
+
+/// Room for some lazy pages; `None`: there is none now.
+pub(crate) fn admit_lazy(store: &Store, pages: u64) -> Option<DirtyRoom<'_>> {
+    let (cache, write_back) = (store.dram.cache(), store.dram.write_back());
+    write_back.admit_lazy(pages, cache.dirty_pages(), cache.dirty_pages_of(Home::Pm))
+}
+
+/// As [`admit_lazy`], after a wait in which lazy pages are written back, if the caller may wait. `None`: pages for devices, of
+/// which nobody knows how long they take, or pages that cannot be written now fill the buffer, and PM takes the write.
+pub(crate) fn wait_for_lazy_room(store: &Store, pages: u64, wait: Wait) -> Option<DirtyRoom<'_>> {
+    let mut waits = 0;
+    loop {
+        if let Some(room) = admit_lazy(store, pages) {
+            return Some(room);
+        }
+        if wait != Wait::Allowed
+            || waits > MOST_LAZY_WAITS
+            || store.dram.cache().dirty_pages_of(Home::Pm) < pages
+        {
+            return None;
+        }
+        match lazy_round(store) {
+            Ok(true) => {}
+            Ok(false) => {
+                waits += 1;
+                store.dram.write_back().wait_round(WAIT);
+            }
+            Err(_) => return None,
         }
     }
 }

@@ -89,8 +89,8 @@ pub enum LazyAblation {
     Always,
     /// The predictors: a block without a choice is lazy, as published.
     Published,
-    /// The direct way of a lazy write without room in DRAM: it waits for room, as published.
-    Stalls,
+    /// The wait of a lazy write for room in a full buffer: it goes the direct way at once.
+    PastFull,
     /// The masks: a page gets every line of its block when it is made, and all of them are written back (HiNFS-NCLFW).
     Blocks,
 }

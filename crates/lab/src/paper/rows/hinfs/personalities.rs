@@ -1,7 +1,7 @@
 //! Rows hinfs-7, -8, -11, -12: filebench's personalities in process, by threads, by the size of the buffer, by the cost of PM.
 
 use super::jobs::personality_load;
-use super::pool::{ATOMIC, DIRECT, LAZY, LazyPool, ORDERED, Size, WAITS, Way};
+use super::pool::{ATOMIC, DIRECT, LAZY, LazyPool, ORDERED, PAST_FULL, Size, Way};
 use super::{BUFFER_SHARE, Comparison, WAYS};
 use crate::paper::rows::maps::sheet::Sheet;
 use terrace_bench::comparison::Row;
@@ -126,16 +126,22 @@ pub(crate) fn costs(row: &Row, options: &Options) -> Outcome<()> {
 
 /// Row hinfs-11: the size of the buffer.
 pub(crate) fn buffers(row: &Row, options: &Options) -> Outcome<()> {
-    let places: Vec<(Personality, u64)> = [Personality::Fileserver, Personality::Webproxy]
-        .into_iter()
-        .flat_map(|which| [10, 20, 40, 70, 100].map(|percent| (which, percent)))
-        .collect();
-    let name = |(which, percent): (Personality, u64)| format!("{} {percent} %", which.name());
+    let loads = [
+        (Personality::Fileserver, Order::Even),
+        (Personality::Webproxy, Order::Even),
+        (Personality::Webproxy, Order::Rotation),
+    ];
+    let places: Vec<((Personality, Order), u64)> =
+        loads.into_iter().flat_map(|load| [10, 20, 40, 70, 100].map(|percent| (load, percent))).collect();
+    let name = |((which, order), percent): ((Personality, Order), u64)| match order {
+        Order::Even => format!("{} {percent} %", which.name()),
+        Order::Rotation => format!("{} {percent} %, in rotation", which.name()),
+    };
     let measure = |site: &Site, way: &Way, round: usize, sheet: &mut Sheet| {
         places.iter().try_for_each(|place| {
             let flow = Flow {
-                which: place.0,
-                order: Order::Even,
+                which: place.0.0,
+                order: place.0.1,
                 threads: 1,
                 size: Size::of(options, place.1 as f64 / 100.0),
             };
@@ -143,16 +149,18 @@ pub(crate) fn buffers(row: &Row, options: &Options) -> Outcome<()> {
         })
     };
     let claims = |sheet: &mut Sheet| {
-        let between = |which: Personality| (name((which, 10)), name((which, 100)));
-        let (from, to) = between(Personality::Fileserver);
-        sheet.between("rises with the buffer", "lazy", (&from, &to), Must::AtLeast(1.25));
-        let (from, to) = between(Personality::Webproxy);
-        sheet.between("flat", "lazy", (&from, &to), Must::Within(1.1));
+        for load in loads {
+            let (from, to) = (name((load, 10)), name((load, 100)));
+            match load.0 {
+                Personality::Webproxy => sheet.between("flat", "lazy", (&from, &to), Must::Within(1.1)),
+                _ => sheet.between("rises with the buffer", "lazy", (&from, &to), Must::AtLeast(1.25)),
+            }
+        }
         for place in &places {
-            sheet.claim("past a full buffer", LAZY.name, WAITS.name, &name(*place), Must::Shown);
+            sheet.claim("waits beside a full buffer", LAZY.name, PAST_FULL.name, &name(*place), Must::Shown);
         }
     };
-    run(row, options, &[LAZY, WAITS], (&measure, &claims), "personality and buffer by data")
+    run(row, options, &[LAZY, PAST_FULL], (&measure, &claims), "personality and buffer by data")
 }
 
 /// Measures a way in a round.

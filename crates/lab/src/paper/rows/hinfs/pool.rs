@@ -36,8 +36,9 @@ pub(super) const LAZY_ORDERED: Way = Way { name: "lazy, ordered", ordered: true,
 pub(super) const ALWAYS: Way = Way { name: "always lazy", ablation: LazyAblation::Always, ..LAZY };
 /// HiNFS-NCLFW.
 pub(super) const BLOCKS: Way = Way { name: "whole blocks", ablation: LazyAblation::Blocks, ..LAZY };
-/// A write waits for room in a full buffer, as published.
-pub(super) const WAITS: Way = Way { name: "lazy, waits", ablation: LazyAblation::Stalls, ..LAZY };
+/// A write without room in a full buffer goes the direct way at once.
+pub(super) const PAST_FULL: Way =
+    Way { name: "lazy, past a full buffer", ablation: LazyAblation::PastFull, ..LAZY };
 /// Blocks without a sync are lazy, as published.
 pub(super) const PUBLISHED: Way =
     Way { name: "published first states", ablation: LazyAblation::Published, ..LAZY };
