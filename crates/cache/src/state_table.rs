@@ -1,6 +1,6 @@
 //! States of blocks between syncs, of the files of a shard of the index.
 //!
-//! The table takes at most [`STATE_BYTES`] for each state, however the states lie among files. Invariant: a state has writes
+//! The table takes about [`STATE_BYTES`] for each state at most, however the states lie among files. Invariant: a state has writes
 //! since the last sync exactly while it is in the chain of its file, and the chain's head has its generation. So an earlier file
 //! of an inode leaves nothing in a chain, and at most idle states in the table.
 
@@ -211,8 +211,10 @@ impl StateTable {
                 self.chains.remove(&ino);
             }
             None => {
-                let chain = self.chains.get_mut(&ino).filter(|chain| chain.first == block);
-                chain.expect("a state without a previous one is the first of its chain").first = next;
+                if let Some(chain) = self.chains.get_mut(&ino) {
+                    assert_eq!(chain.first, block, "the first block of the chain of inode {ino}");
+                    chain.first = next;
+                }
             }
         }
     }
@@ -236,7 +238,7 @@ impl StateTable {
         }
     }
 
-    /// Drops the states in a chain.
+    /// Drops the states in the chain of an earlier file of the inode.
     fn drop_chain(&mut self, ino: u32, choices: &FileChoices) {
         while let Some(chain) = self.chains.get(&ino) {
             self.drop_state((ino, chain.first), choices);

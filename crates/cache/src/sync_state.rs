@@ -54,7 +54,7 @@ pub struct AppendedLines {
 }
 
 impl AppendedLines {
-    /// Of an append to one block.
+    /// The lines of an append to one block.
     pub(crate) fn of(block: FileBlock, write: WrittenLines) -> AppendedLines {
         assert!(write.lines.0 != 0, "a write of no bytes to block {block}");
         let first = block.0 * LINES + u64::from(write.lines.0.trailing_zeros());
@@ -64,7 +64,8 @@ impl AppendedLines {
         AppendedLines { first, end, stored_first, stored_end, direct: write.direct.into() }
     }
 
-    /// Of an append of bytes to a file of `size` bytes. A block that the file has bytes of is written in place, a new one whole.
+    /// The lines of an append of `length` bytes at `offset` to a file of `size` bytes. A block that has bytes of the file is written
+    /// in place, a new block whole.
     pub fn behind(size: u64, offset: u64, length: u64) -> AppendedLines {
         assert!(offset >= size && length > 0, "bytes from {offset} are not behind the end at {size}");
         let (first, end) = (offset / LINE_SIZE, (offset + length).div_ceil(LINE_SIZE));

@@ -28,6 +28,8 @@ const STAND_BY: Duration = Duration::from_secs(1);
 const MOST_WAITS: u32 = 1000;
 /// How often a lazy write waits for the end of another group before it goes the direct way.
 const MOST_LAZY_WAITS: u32 = 10;
+/// How many groups a lazy write writes back for room before it goes the direct way.
+const MOST_LAZY_ROUNDS: u32 = 64;
 
 const WAIT: Duration = Duration::from_millis(10);
 
@@ -309,7 +311,8 @@ pub(crate) fn admit_lazy(store: &Store, pages: u64) -> Option<DirtyRoom<'_>> {
 /// which nobody knows how long they take, or pages that cannot be written now fill the buffer, and PM takes the write.
 pub(crate) fn wait_for_lazy_room(store: &Store, pages: u64, wait: Wait) -> Option<DirtyRoom<'_>> {
     let mut waits = 0;
-    loop {
+    // Other writers may take the room that a round makes.
+    for _ in 0..MOST_LAZY_ROUNDS {
         if let Some(room) = admit_lazy(store, pages) {
             return Some(room);
         }
@@ -328,6 +331,7 @@ pub(crate) fn wait_for_lazy_room(store: &Store, pages: u64, wait: Wait) -> Optio
             Err(_) => return None,
         }
     }
+    None
 }
 
 /// Background: one group per step.
