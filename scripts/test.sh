@@ -146,6 +146,32 @@ for test in crates/sim/tests/*.rs; do
     test=$(basename "$test" .rs)
     [[ " ${sim_mistakes[*]} ${sim_operations[*]} " == *" $test "* ]] || sim_rest+=(--test "$test")
 done
+# Simulator and models need a processor and nothing else. They begin when they are built: the tests of Rust leave a processor
+# idle, the scripts mostly wait, and both go first. The simulator turns on a feature of the engine that no other test and no
+# product may have.
+simulate() { # process of the build
+    renice -n 19 $BASHPID >/dev/null
+    tail --pid="$1" -f /dev/null
+    # Its tests make and drop pools by the thousand: an allocator that gives memory back spends a quarter of the
+    # time in the kernel.
+    export MALLOC_TRIM_THRESHOLD_=2147483648 MALLOC_MMAP_THRESHOLD_=33554432
+    # Most of them are one thread for most of their time: the lists run side by side, and beside each other map.
+    run_cargo_test 1800 "$logs/sim" -p terrace-sim "${targets[@]}" --no-run
+    TERRACE_CRASH_SAMPLES=$samples run_cargo_test 3600 "$logs/sim" -p terrace-sim "${sim_rest[@]}" &
+    lists=($!)
+    TERRACE_PART=$mistakes \
+        run_cargo_test 3600 "$logs/sim-mistakes" -p terrace-sim "${sim_mistakes[@]}" &
+    lists+=($!)
+    run_cargo_test 3600 "$logs/sim-operations" -p terrace-sim "${sim_operations[@]}" &
+    lists+=($!)
+    for map in $maps; do
+        TERRACE_MAP=$map TERRACE_CRASH_SAMPLES=$samples_of_map \
+            run_cargo_test "$sim_of_map_s" "$logs/sim-$map" -p terrace-sim "${sim_of_map[@]}" -- "${without[@]}"
+    done
+    wait "${lists[@]}"
+    run_cargo_test 1800 "$logs/models" -p terrace-models --features shuttle "${targets[@]}"
+}
+
 logs=$(mktemp -d)
 aside=
 build=
@@ -169,6 +195,11 @@ if [ $# = 0 ]; then
         cargo test --locked -p terrace-sim "${targets[@]}" --no-run
     } >/dev/null 2>&1 &
     build=$!
+    # Its lists ask as root alone, as the scripts.
+    if [ "$(id -u)" = 0 ]; then
+        simulate "$build" &
+        aside=$!
+    fi
     run_cargo_test 1800 "$logs/all" --workspace --exclude terrace-sim "${targets[@]}"
     judge_cargo_test "cargo test" "$logs/all"
     # The tests whose pools have the map of the variable, picked from the same build: a build of these crates alone has
@@ -209,32 +240,6 @@ say "cargo build: $seconds s"
 if [ "$(id -u)" != 0 ]; then
     say "not root: scripts/tests need mount namespaces and loop devices; skipped"
     finish
-fi
-# Simulator and models need a processor and nothing else, the scripts mostly wait: they run side by side, and scripts go
-# first. The simulator turns on a feature of the engine that no other test and no product may have.
-if [ $# = 0 ]; then
-    (
-        renice -n 19 $BASHPID >/dev/null
-        # Its tests make and drop pools by the thousand: an allocator that gives memory back spends a quarter of the
-        # time in the kernel.
-        export MALLOC_TRIM_THRESHOLD_=2147483648 MALLOC_MMAP_THRESHOLD_=33554432
-        # Most of them are one thread for most of their time: the lists run side by side, and beside each other map.
-        run_cargo_test 1800 "$logs/sim" -p terrace-sim "${targets[@]}" --no-run
-        TERRACE_CRASH_SAMPLES=$samples run_cargo_test 3600 "$logs/sim" -p terrace-sim "${sim_rest[@]}" &
-        lists=($!)
-        TERRACE_PART=$mistakes \
-            run_cargo_test 3600 "$logs/sim-mistakes" -p terrace-sim "${sim_mistakes[@]}" &
-        lists+=($!)
-        run_cargo_test 3600 "$logs/sim-operations" -p terrace-sim "${sim_operations[@]}" &
-        lists+=($!)
-        for map in $maps; do
-            TERRACE_MAP=$map TERRACE_CRASH_SAMPLES=$samples_of_map \
-                run_cargo_test "$sim_of_map_s" "$logs/sim-$map" -p terrace-sim "${sim_of_map[@]}" -- "${without[@]}"
-        done
-        wait "${lists[@]}"
-        run_cargo_test 1800 "$logs/models" -p terrace-models --features shuttle "${targets[@]}"
-    ) &
-    aside=$!
 fi
 # What sanitizers need is built, as far as there is time, beside suites that mostly wait.
 ahead=

@@ -1,6 +1,7 @@
 //! Operations at points within lazy writes and their write-back (docs/write-buffer.md).
 #![allow(clippy::unwrap_used)]
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use terrace_engine::{
@@ -22,29 +23,42 @@ fn write(fs: &Engine, ino: Ino, from: u64, bytes: &[u8]) -> FsResult<()> {
     fs.write(ino, from, bytes, WriteFlags::default(), Wait::Allowed).map(drop)
 }
 
-#[test]
-fn a_write_begun_before_a_mapping_leaves_no_lazy_page() -> FsResult<()> {
-    let pool = SimulatedPool::new(4 << 20, 64);
-    let fs = mount(&pool);
-    let ino = create(&fs, ROOT, "file");
-    let amid = Arc::clone(&fs);
-    // A write of more than a piece: the mapping begins behind its first piece.
+/// Begins a mapping when the home of a write's run number `nth` is chosen: the first, or a run behind pages in DRAM.
+fn map_amid(fs: &Arc<Engine>, ino: Ino, nth: u32) -> Rc<Cell<u32>> {
+    let (amid, chosen) = (Arc::clone(fs), Rc::new(Cell::new(0)));
+    let count = Rc::clone(&chosen);
     interleave::set_hook(Some(Rc::new(move |point| {
-        if point == "write:between-pieces" {
-            interleave::set_hook(None);
-            amid.begin_mapping(ino, Wait::Allowed).unwrap();
+        if point == "write:chosen" {
+            count.set(count.get() + 1);
+            if count.get() == nth {
+                interleave::set_hook(None);
+                amid.begin_mapping(ino, Wait::Allowed).unwrap();
+            }
         }
     })));
-    let bytes = fill(300 * BLOCK, 7);
-    let mut done = 0;
-    while done < bytes.len() {
-        done += fs.write(ino, done as u64, &bytes[done..], WriteFlags::default(), Wait::Allowed)?;
+    chosen
+}
+
+#[test]
+fn a_write_begun_before_a_mapping_leaves_no_lazy_page() -> FsResult<()> {
+    for nth in [1, 2] {
+        let pool = SimulatedPool::new(4 << 20, 64);
+        let fs = mount(&pool);
+        let ino = create(&fs, ROOT, "file");
+        let bytes = fill(300 * BLOCK, 7);
+        let chosen = map_amid(&fs, ino, nth);
+        let mut done = 0;
+        while done < bytes.len() {
+            done += fs.write(ino, done as u64, &bytes[done..], WriteFlags::default(), Wait::Allowed)?;
+        }
+        interleave::set_hook(None);
+        assert_eq!(chosen.get(), nth, "no mapping was begun");
+        assert_eq!(fs.accounts()?.lazy_pages, 0, "run {nth}");
+        fs.end_mapping(ino);
+        assert!(read_all(&pool.crash_now(1).mount(), ino)? == bytes);
+        pool.assert_clean_after(&fs)?;
     }
-    interleave::set_hook(None);
-    assert_eq!(fs.accounts()?.lazy_pages, 0);
-    fs.end_mapping(ino);
-    assert!(read_all(&pool.crash_now(1).mount(), ino)? == bytes);
-    pool.assert_clean_after(&fs)
+    Ok(())
 }
 
 /// Removes a file at a point of its write-back. The inode and the blocks may go to a new file.

@@ -12,6 +12,7 @@ use crate::write_back::steps::tail_round;
 use terrace_format::address::MAX_FILE_SIZE;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_placement::Home;
+use terrace_runtime::interleave;
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_store::attempt::with_pages::with_pages;
 use terrace_store::change::record_room::atomic_blocks;
@@ -125,6 +126,7 @@ fn write_run(
 ) -> FsResult<usize> {
     let (length, is_lazy) = with_pages(store, wait, || first_run(store, ino, offset, data.len(), flags))?;
     let run = &data[..length];
+    interleave::point("write:chosen");
     let taken = if is_lazy { write_lazy(store, ino, offset, run, flags, wait)? } else { 0 };
     if taken > 0 {
         return Ok(taken);
