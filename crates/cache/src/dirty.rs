@@ -8,7 +8,7 @@
 //! birth may not: its page was dropped (truncated, punched, settled), or a newer copy was installed.
 
 use crate::block_cache::BlockCache;
-use crate::dirty_files::File;
+use crate::dirty_files::{File, PORTION};
 use crate::header::{Header, Lines, List, PageKey};
 use crate::page::Page;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
@@ -278,6 +278,33 @@ impl BlockCache {
             return None;
         }
         self.files.shard(ino).lock().files.get(&ino)?.blocks.range(from..to).next().map(|(block, _)| *block)
+    }
+
+    /// The first dirty block of a file from `from` on whose page has a home and is dirty since `since_ns` or before.
+    pub fn first_of_home(
+        &self,
+        ino: Ino,
+        home: Home,
+        mut from: FileBlock,
+        since_ns: u64,
+    ) -> Option<FileBlock> {
+        loop {
+            let (generation, blocks): (u32, Vec<(FileBlock, u64)>) = {
+                let shard = self.files.shard(ino).lock();
+                let file = shard.files.get(&ino)?;
+                (
+                    file.generation,
+                    file.blocks.range(from..).take(PORTION).map(|(at, ns)| (*at, *ns)).collect(),
+                )
+            };
+            let due = blocks.iter().filter(|(_, dirty_ns)| *dirty_ns <= since_ns).map(|(block, _)| *block);
+            let has_home =
+                |block: &FileBlock| self.home_of(PageKey { ino, generation, block: *block }) == Some(home);
+            if let Some(block) = due.into_iter().find(has_home) {
+                return Some(block);
+            }
+            from = blocks.last()?.0.plus(1);
+        }
     }
 
     /// The dirty blocks of a file in `from..to`, ascending, at most `most`.

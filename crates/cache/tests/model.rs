@@ -262,6 +262,11 @@ impl CacheAndModel {
             let idle = self.dirty.iter().filter(|(at, dirty)| dirty.home == home && is_idle(at, dirty));
             let oldest = idle.min_by_key(|(_, dirty)| dirty.written).map(|(at, _)| *at);
             assert_eq!(self.cache.least_recently_written(home, |other| other != ino), oldest);
+            let is_due =
+                |at: &PageKey, dirty: &Dirty| at.ino == ino && at.block >= from && dirty.since <= cutoff;
+            let mut due = self.dirty.iter().filter(|(at, dirty)| dirty.home == home && is_due(at, dirty));
+            let first = due.next().map(|(at, _)| at.block);
+            assert_eq!(self.cache.first_of_home(ino, home, from, cutoff), first);
         }
     }
 }

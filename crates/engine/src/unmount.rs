@@ -5,7 +5,7 @@ use crate::background::meet_all_pages;
 use crate::engine::Engine;
 use terrace_fs::sync::barrier;
 use terrace_fs::write_back::file::keep_in_pm;
-use terrace_fs::write_back::steps::write_back_noted;
+use terrace_fs::write_back::rounds::write_back_noted;
 use terrace_store::error::FsResult;
 use terrace_store::types::Wait;
 

@@ -1,6 +1,6 @@
 //! Durability on demand: fsync, the barrier of `terrace sync`, and emptying PM to a lower tier.
 
-use crate::write_back::steps::write_back_noted;
+use crate::write_back::rounds::write_back_noted;
 use terrace_format::{FileBlock, Ino};
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_store::error::{FsError, FsResult};

@@ -16,7 +16,7 @@ use terrace_format::PmBlock;
 use terrace_format::inode::flag;
 use terrace_format::table::Owner;
 use terrace_fs::removal::orphans::reclaim_for_space;
-use terrace_fs::write_back::steps::lazy_round;
+use terrace_fs::write_back::rounds::lazy_round;
 use terrace_runtime::interleave;
 use terrace_store::error::{FsError, FsResult, final_no_space};
 use terrace_store::inode::slot::load;
@@ -102,14 +102,9 @@ fn make_room(migration: &Migration, op: &mut Op) -> FsResult<()> {
     }
     // Lazy pages over blocks in PM hold promises that their write-back does not use; pages over holes use theirs, and free
     // nothing. Errors are those of other files (I8).
-    let blocks = migration.store.persistent.blocks();
-    let unpromised = || blocks.usage().free.saturating_sub(blocks.promises().count());
-    let before = unpromised();
-    if blocks.promises().count() > 0
-        && lazy_round(&migration.store).is_ok_and(|progress| progress)
-        && unpromised() > before
-    {
-        return Ok(());
+    if settle_promises(migration, wait) {
+        // Other lazy writers may take the promises, again and again.
+        return count_searches(migration, op, 1);
     }
     if wait != Wait::Allowed {
         return Err(FsError::WouldBlock);
@@ -130,6 +125,18 @@ fn make_room(migration: &Migration, op: &mut Op) -> FsResult<()> {
         return Ok(());
     }
     after_round(migration, op, round)
+}
+
+/// Writes lazy pages back until one gives a promise back that it did not use; false: none does.
+fn settle_promises(migration: &Migration, wait: Wait) -> bool {
+    let blocks = migration.store.persistent.blocks();
+    // Promised blocks are not free ones.
+    let before = blocks.usage().free;
+    let rounds =
+        if wait == Wait::Allowed { blocks.promises().count() } else { blocks.promises().count().min(1) };
+    (0..rounds)
+        .take_while(|_| lazy_round(&migration.store).is_ok_and(|progress| progress))
+        .any(|_| blocks.usage().free > before)
 }
 
 /// Counts searches for space that found none; at the limit the operation gets its error.

@@ -62,6 +62,34 @@ fn a_write_begun_before_a_mapping_leaves_no_lazy_page() -> FsResult<()> {
     Ok(())
 }
 
+#[test]
+fn a_wait_for_room_holds_no_promise() -> FsResult<()> {
+    let pool = SimulatedPool::new(4 << 20, 64);
+    let buffer = BufferOptions {
+        lazy: LazyOption::On,
+        ablation: LazyAblation::Always,
+        ..BufferOptions::of(8 * BLOCK_SIZE)
+    };
+    let fs =
+        pool.mount_with(MountOptions { buffer, policy: Some(PolicyKind::STATIC), ..MountOptions::default() });
+    let ino = create(&fs, ROOT, "file");
+    write(&fs, ino, 0, &fill(4 * BLOCK, 1))?;
+    write(&fs, ino, 4 * BLOCK_SIZE, &fill(4 * BLOCK, 1))?;
+    let (amid, seen) = (Arc::clone(&fs), Rc::new(Cell::new(0)));
+    let count = Rc::clone(&seen);
+    interleave::set_hook(Some(Rc::new(move |point| {
+        if point == "lazy:looked" {
+            let accounts = amid.accounts().unwrap();
+            assert_eq!(accounts.lazy_pages, accounts.promised_blocks);
+            count.set(count.get() + 1);
+        }
+    })));
+    write(&fs, ino, 8 * BLOCK_SIZE, &fill(4 * BLOCK, 2))?;
+    interleave::set_hook(None);
+    assert!(seen.get() > 0, "no writer waited");
+    pool.assert_clean_after(&fs)
+}
+
 /// Removes a file at a point of its write-back. The inode and the blocks may go to a new file.
 fn remove_amid(fs: &Arc<Engine>, ino: Ino, at: &'static str) {
     let amid = Arc::clone(fs);

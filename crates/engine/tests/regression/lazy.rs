@@ -9,24 +9,24 @@ use terrace_engine::{
 };
 use terrace_format::map_kind::MapKind;
 use terrace_format::{FileBlock, Ino};
-use terrace_fs::write_back::steps::{lazy_round, write_back_noted};
+use terrace_fs::write_back::rounds::{lazy_round, write_back_noted};
 use terrace_placement::Home;
 use terrace_runtime::Next;
 use terrace_store::inode::slot::load;
 use terrace_testkit::{ROOT, SimulatedPool, create, fill, format_options, pattern, read_all, write};
 
 /// All writes but O_SYNC are lazy.
-fn lazy() -> MountOptions {
+pub(crate) fn lazy() -> MountOptions {
     let buffer = BufferOptions { lazy: LazyOption::On, ablation: LazyAblation::Always, ..Default::default() };
     MountOptions { policy: Some(PolicyKind::STATIC), buffer, ..MountOptions::default() }
 }
 
 /// Writes wait for the device below, and lazily where their file is pinned to PM.
-fn lazy_if_pinned() -> MountOptions {
+pub(crate) fn lazy_if_pinned() -> MountOptions {
     MountOptions { home: Some(Home::Block), ..lazy() }
 }
 
-fn pages(fs: &Engine, home: Home) -> u64 {
+pub(crate) fn pages(fs: &Engine, home: Home) -> u64 {
     fs.store.dram.cache().dirty_pages_of(home)
 }
 
@@ -35,7 +35,7 @@ fn written_to_pm(fs: &Engine) -> u64 {
 }
 
 /// A file with a page for PM.
-fn make_lazy(fs: &Engine, name: &str, offset: u64) -> FsResult<Ino> {
+pub(crate) fn make_lazy(fs: &Engine, name: &str, offset: u64) -> FsResult<Ino> {
     let ino = create(fs, ROOT, name);
     fs.request_move(ino, MoveRequest::Pin { tier: 0 })?;
     while fs.request_step() == Next::Again {}

@@ -12,6 +12,7 @@ mod helpers;
 mod hidden_blocks;
 mod hooked_device;
 mod lazy;
+mod lazy_rounds;
 mod metadata_words;
 mod migration;
 mod names;

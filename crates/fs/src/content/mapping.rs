@@ -4,7 +4,7 @@
 //! A file is marked under its exclusive inode lock, and a writer that chose DRAM before asks again under the lock: no page
 //! becomes lazy after the mark.
 
-use crate::write_back::steps::write_back_noted;
+use crate::write_back::rounds::write_back_noted;
 use terrace_format::{FileBlock, Ino};
 use terrace_placement::Home;
 use terrace_store::attempt::with_pages::with_pages;

@@ -8,7 +8,7 @@ use crate::content::write_dram::{write_buffered, write_lazy};
 use crate::content::write_pm::{Rest, write_pm};
 use crate::content::write_whole_block::{WholeBlock, write_whole_block};
 use crate::write_back::file::keep_in_pm;
-use crate::write_back::steps::tail_round;
+use crate::write_back::rounds::tail_round;
 use terrace_format::address::MAX_FILE_SIZE;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_placement::Home;

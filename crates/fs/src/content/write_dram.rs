@@ -6,7 +6,7 @@
 
 use crate::content::dram_page::{Prepared, Written, expect_map_room, prepare};
 use crate::sync::fsync;
-use crate::write_back::steps::{admit_lazy, wait_for_dirty_room, wait_for_lazy_room};
+use crate::write_back::room::{admit_lazy, wait_for_dirty_room, wait_for_lazy_room};
 use terrace_cache::{Lines, Page};
 use terrace_format::address::MAX_FILE_BLOCK;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
@@ -14,7 +14,7 @@ use terrace_placement::Home;
 use terrace_runtime::interleave;
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_store::attempt::provide::provide;
-use terrace_store::attempt::run::run_attempts;
+use terrace_store::attempt::run::{reserve_record, run_attempts};
 use terrace_store::change::dirty::placed;
 use terrace_store::change::record_room::atomic_blocks;
 use terrace_store::change::staged::kill_set_id;
@@ -30,7 +30,7 @@ use terrace_store::steering::learn::{note_lines, note_waiting_write};
 use terrace_store::store::Store;
 use terrace_store::types::inode::{Inode, Pending};
 use terrace_store::types::segment::Segment;
-use terrace_store::types::{BlockRange, LINE, Wait, WriteFlags};
+use terrace_store::types::{LINE, Wait, WriteFlags};
 use terrace_wal::{Error, NoSpace, Reservation};
 
 /// Record room for an inode's mode.
@@ -120,7 +120,7 @@ fn buffer_piece(
     if !store.devices.space().reserve(blocks)? {
         return Err(NoSpace::Tier.into());
     }
-    let taken = take_piece(store, wait, ino, &segment, (flags, Home::Block), blocks);
+    let taken = take_piece(store, wait, ino, &segment, flags, Home::Block);
     store.devices.space().unreserve(blocks - new_pages(&taken));
     taken_into_dram(store, ino)?;
     Ok(taken?.is_some())
@@ -134,29 +134,12 @@ fn lazy_piece(
     segment: Segment<'_>,
     flags: WriteFlags,
 ) -> FsResult<bool> {
-    let promises = store.persistent.blocks().promises();
-    let mut given = segment.blocks().count();
-    match promises.give(given as usize) {
-        // Pages that are there have their promises.
-        Err(Error::NoSpace(_)) if count_lazy(store, ino, segment.blocks())? == given => given = 0,
-        Err(Error::NoSpace(_)) => return Ok(false),
-        done => done?,
-    }
-    let taken = take_piece(store, wait, ino, &segment, (flags, Home::Pm), given);
-    promises.take_back((given - new_pages(&taken)) as usize);
+    let taken = take_piece(store, wait, ino, &segment, flags, Home::Pm);
     taken_into_dram(store, ino)?;
     match taken {
         Err(FsError::Engine(Error::NoSpace(_)) | FsError::SpaceHidden(_)) => Ok(false),
         taken => Ok(taken?.is_some()),
     }
-}
-
-/// The number of blocks with a lazy page.
-fn count_lazy(store: &Store, ino: Ino, range: BlockRange) -> FsResult<u64> {
-    let _guard = store.inodes.locks().read(ino);
-    let inode = load_regular(store, ino)?;
-    let home_of = |block: &u64| store.dram.cache().home_of(inode.page_key(FileBlock(*block)));
-    Ok((range.first.0..range.end.0).filter(|block| home_of(block) == Some(Home::Pm)).count() as u64)
 }
 
 fn new_pages(taken: &FsResult<Option<u64>>) -> u64 {
@@ -172,15 +155,17 @@ fn taken_into_dram(store: &Store, ino: Ino) -> FsResult<()> {
     Ok(())
 }
 
-/// Takes a piece into DRAM. Returns the number of new dirty pages, at most `most`; `None`, without a trace, when a lazy piece has
-/// to go the direct way. A failure leaves no trace.
+/// Takes a piece into DRAM. Returns the number of new dirty pages; `None`, without a trace, when a lazy piece has to go the direct
+/// way. A failure leaves no trace.
+///
+/// No room, reservation or promise is held while an attempt's needs are provided: a device may hang.
 fn take_piece(
     store: &Store,
     wait: Wait,
     ino: Ino,
     segment: &Segment<'_>,
-    (flags, home): (WriteFlags, Home),
-    most: u64,
+    flags: WriteFlags,
+    home: Home,
 ) -> FsResult<Option<u64>> {
     let pages = segment.blocks().count();
     let admit = || match home {
@@ -190,27 +175,45 @@ fn take_piece(
         }
         Home::Pm => Ok(wait_for_lazy_room(store, pages, wait)),
     };
-    let mut op = Op::new(wait);
-    if flags.kill_set_id {
-        let Some(_room) = admit()? else { return Ok(None) };
-        return run_attempts(store, &mut op, SET_ID_RECORD, |reservation, op| {
-            try_buffer(store, op, ino, segment, (flags, home, most), Some(reservation))
-        });
-    }
-    let mut provided = 0;
+    let (mut op, mut provided) = (Op::new(wait), 0);
     loop {
         let Some(room) = admit()? else { return Ok(None) };
-        match try_buffer(store, &mut op, ino, segment, (flags, home, most), None) {
+        let reservation = match flags.kill_set_id {
+            true => Some(reserve_record(store, &op, SET_ID_RECORD)?),
+            false => None,
+        };
+        let tried = match home {
+            Home::Block => try_buffer(store, &mut op, ino, segment, (flags, home, pages), reservation),
+            Home::Pm => promised(store, pages, |most| {
+                try_buffer(store, &mut op, ino, segment, (flags, home, most), reservation)
+            }),
+        };
+        match tried {
             Ok(new) => return Ok(new),
             Err(Fail::Error(error)) => return Err(error),
             Err(Fail::Need(need)) => {
-                // The admitted room is given back before the wait for a device, so that no other writer waits
-                // for it.
                 drop(room);
                 provide(store, &mut op, need, &mut provided)?;
             }
         }
     }
+}
+
+/// An attempt with a promise for each page, or for none: pages that are there have theirs. New pages keep their promises.
+fn promised(
+    store: &Store,
+    pages: u64,
+    attempt: impl FnOnce(u64) -> Attempt<Option<u64>>,
+) -> Attempt<Option<u64>> {
+    let promises = store.persistent.blocks().promises();
+    let given = match promises.give(pages as usize) {
+        Err(Error::NoSpace(_)) => 0,
+        done => done.map(|()| pages)?,
+    };
+    let tried = attempt(given);
+    let kept = tried.as_ref().map_or(0, |new| new.unwrap_or(0));
+    promises.take_back((given - kept) as usize);
+    tried
 }
 
 /// An attempt of [`take_piece`]; `reservation` is for the mode that loses its set-id bits.

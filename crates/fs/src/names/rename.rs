@@ -5,7 +5,7 @@ use crate::names::link::LINK_MAX;
 use crate::names::lookup::{check_name, find};
 use crate::names::unlink::{InodeList, check_removable, drop_link};
 use crate::removal::orphans::help_reclaim;
-use crate::write_back::steps::write_back_noted;
+use crate::write_back::rounds::write_back_noted;
 use std::cell::Cell;
 use terrace_catalog::ShardsWrite;
 use terrace_catalog::dentry::{self, Dentry};

@@ -1,7 +1,7 @@
 //! Background write-back of lazy pages when little room is left ([HiNFS] section 3.3): from the low mark of free pages until
 //! the high mark, the least recently written pages first; and pages that are dirty for long.
 
-use crate::write_back::steps::{lazy_age_round, lazy_round};
+use crate::write_back::rounds::{lazy_age_round, lazy_round};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use terrace_placement::Home;

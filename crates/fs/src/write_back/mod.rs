@@ -9,4 +9,6 @@ pub(crate) mod lazy;
 mod lazy_install;
 mod lazy_look;
 pub mod lazy_step;
+pub(crate) mod room;
+pub mod rounds;
 pub mod steps;

@@ -6,7 +6,7 @@ use crate::requested::job_state::{Job, MOST_FILES, Phase, Piece};
 use crate::requested::raise::raise;
 use crate::requested::survey::survey;
 use terrace_format::{FileBlock, TierId};
-use terrace_fs::write_back::steps::write_back_noted;
+use terrace_fs::write_back::rounds::write_back_noted;
 use terrace_store::error::{FsError, FsResult};
 use terrace_store::inode::slot::mapped;
 use terrace_store::moving::demote::demote_to;

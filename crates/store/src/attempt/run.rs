@@ -12,6 +12,15 @@ pub fn large_record(store: &Store) -> usize {
     store.persistent.wal().max_record()
 }
 
+/// Reserves the room of an attempt's record.
+///
+/// # Errors
+/// As `Wal::reserve`.
+pub fn reserve_record<'a>(store: &'a Store, op: &Op, record: usize) -> FsResult<Reservation<'a>> {
+    let wal = store.persistent.wal();
+    Ok(wal.reserve(record.max(op.record).min(wal.max_record()))?)
+}
+
 /// Runs attempts until one succeeds or fails for good.
 pub fn run_attempts<T>(
     store: &Store,
@@ -24,8 +33,7 @@ pub fn run_attempts<T>(
     }
     let mut provided = 0;
     loop {
-        let reservation =
-            store.persistent.wal().reserve(record.max(op.record).min(store.persistent.wal().max_record()))?;
+        let reservation = reserve_record(store, op, record)?;
         match attempt(reservation, op) {
             Ok(value) => return Ok(value),
             // Piece sizes are chosen for usual pages; the worst pages make larger records (T7).

@@ -1,5 +1,5 @@
 //! Failed write-backs (I5): each descriptor that was open at the failure gets the error from its next fsync,
-//! once. The pages stay dirty and are tried again after growing pauses.
+//! once. The pages stay dirty and are tried again after growing pauses, those of each home (PM, devices) after their own.
 //!
 //! Handles and failures take their numbers from the same sequence: a failure is due to a handle if its number
 //! is higher and the handle was not told of it. So an open costs only an addition.
@@ -8,6 +8,7 @@ use crate::error::FsError;
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 use terrace_format::Ino;
+use terrace_placement::Home;
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::sync::Mutex;
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
@@ -23,6 +24,12 @@ struct Failure {
     /// The number of the last failure.
     number: u64,
     told: HashSet<u64>,
+    pauses: [Pause; 2],
+}
+
+/// The pause of a file's pages of one home.
+#[derive(Default)]
+struct Pause {
     /// Failures since the last success.
     count: u32,
     not_before_ns: u64,
@@ -31,15 +38,33 @@ struct Failure {
 impl Failure {
     /// No failure is counted yet. A failure of `number` 0 is due to no handle.
     fn new(error: &FsError, number: u64) -> Failure {
-        Failure { error: error.clone(), number, told: HashSet::new(), count: 0, not_before_ns: 0 }
+        Failure { error: error.clone(), number, told: HashSet::new(), pauses: Default::default() }
     }
 
     /// Counts a further failure: the pause before the next try grows.
-    fn back_off(&mut self, now_ns: u64) {
-        let pause = FIRST_PAUSE * (1 << self.count.min(DOUBLINGS));
-        self.count = self.count.saturating_add(1);
-        self.not_before_ns = now_ns + pause.as_nanos() as u64;
+    fn back_off(&mut self, home: Option<Home>, now_ns: u64) {
+        for pause in self.pauses_of(home) {
+            let length = FIRST_PAUSE * (1 << pause.count.min(DOUBLINGS));
+            pause.count = pause.count.saturating_add(1);
+            pause.not_before_ns = now_ns + length.as_nanos() as u64;
+        }
     }
+
+    /// The pauses of a home; of both, where it is not known.
+    fn pauses_of(&mut self, home: Option<Home>) -> &mut [Pause] {
+        match home {
+            None => &mut self.pauses,
+            Some(home) => std::slice::from_mut(&mut self.pauses[place(home)]),
+        }
+    }
+
+    fn is_failing(&self) -> bool {
+        self.pauses.iter().any(|pause| pause.count > 0)
+    }
+}
+
+fn place(home: Home) -> usize {
+    usize::from(home == Home::Block)
 }
 
 /// The failures of all files.
@@ -59,34 +84,34 @@ impl WriteErrors {
         self.sequence.fetch_add(1, Ordering::AcqRel)
     }
 
-    /// Notes that a write-back of a file failed.
-    pub fn note(&self, ino: Ino, error: &FsError, now_ns: u64) {
+    /// Notes that a write-back of a file's pages of a home failed; of both homes, where it is not known.
+    pub fn note(&self, ino: Ino, home: Option<Home>, error: &FsError, now_ns: u64) {
         let mut failures = self.failures.lock();
         let number = self.new_handle();
         let failure = failures.entry(ino).or_insert_with(|| Failure::new(error, number));
         let last = failure.number;
         assert!(last <= number, "failure {number} of inode {ino} comes after {last} (I5)");
-        if failure.count == 0 {
+        if !failure.is_failing() {
             tracing::warn!("write-back of inode {ino} failed: {error}; tried again later");
         }
         (failure.error, failure.number) = (error.clone(), number);
         failure.told.clear();
-        failure.back_off(now_ns);
+        failure.back_off(home, now_ns);
     }
 
     /// Notes that a write-back waits for reserved device blocks that are under I/O pins for a moment. No
     /// descriptor is told an error.
-    pub fn postpone(&self, ino: Ino, error: &FsError, now_ns: u64) {
+    pub fn postpone(&self, ino: Ino, home: Option<Home>, error: &FsError, now_ns: u64) {
         let mut failures = self.failures.lock();
         let failure = failures.entry(ino).or_insert_with(|| Failure::new(error, 0));
-        failure.back_off(now_ns);
+        failure.back_off(home, now_ns);
     }
 
-    /// Notes that a write-back of a file succeeded. What is due to handles stays so.
-    pub fn succeeded(&self, ino: Ino) {
+    /// Notes that a write-back of a file's pages of a home, or of both, succeeded. What is due to handles stays so.
+    pub fn succeeded(&self, ino: Ino, home: Option<Home>) {
         let mut failures = self.failures.lock();
         if let Some(failure) = failures.get_mut(&ino) {
-            (failure.count, failure.not_before_ns) = (0, 0);
+            failure.pauses_of(home).fill_with(Pause::default);
         }
     }
 
@@ -100,20 +125,47 @@ impl WriteErrors {
         failure.told.insert(handle).then(|| failure.error.clone())
     }
 
-    /// Whether a file's write-back failed and is not to be tried yet.
-    pub fn is_waiting(&self, ino: Ino, now_ns: u64) -> bool {
-        self.failures.lock().get(&ino).is_some_and(|failure| failure.not_before_ns > now_ns)
+    /// Whether the write-back of a file's pages of a home failed and is not to be tried yet.
+    pub fn is_waiting(&self, ino: Ino, home: Home, now_ns: u64) -> bool {
+        let failures = self.failures.lock();
+        failures.get(&ino).is_some_and(|failure| failure.pauses[place(home)].not_before_ns > now_ns)
     }
 
     /// The last error of the files that could not be written back, while there are any.
     pub fn last(&self) -> Option<FsError> {
         let failures = self.failures.lock();
-        let failing = failures.values().filter(|failure| failure.count > 0);
+        let failing = failures.values().filter(|failure| failure.is_failing());
         failing.max_by_key(|failure| failure.number).map(|failure| failure.error.clone())
     }
 
     /// The file is gone.
     pub fn forget(&self, ino: Ino) {
         self.failures.lock().remove(&ino);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_of_a_home_wait_after_failures_of_this_home_alone() {
+        let (errors, ino, second) = (WriteErrors::new(), Ino(7), 1_000_000_000);
+        let waits = |now| [Home::Pm, Home::Block].map(|home| errors.is_waiting(ino, home, now));
+        errors.note(ino, Some(Home::Block), &FsError::ReadOnly, 0);
+        assert_eq!(waits(1), [false, true]);
+        errors.succeeded(ino, Some(Home::Pm));
+        assert_eq!(waits(1), [false, true]);
+        assert!(errors.last().is_some());
+        // The pause doubles, although pages of the other home were written in between.
+        errors.note(ino, Some(Home::Block), &FsError::ReadOnly, 0);
+        assert_eq!(waits(second + 1), [false, true]);
+        errors.succeeded(ino, Some(Home::Block));
+        assert_eq!(waits(1), [false, false]);
+        errors.note(ino, None, &FsError::ReadOnly, 0);
+        assert_eq!(waits(1), [true, true]);
+        errors.succeeded(ino, None);
+        assert_eq!(waits(1), [false, false]);
+        assert!(errors.last().is_none());
     }
 }

@@ -1,0 +1,291 @@
+//! Rounds of write-back: each writes one group of pages of a home ([HiNFS] section 3.3): that written least recently, pages that
+//! are dirty for long, or pages behind a file's durable end.
+//!
+//! A file whose pages of a home failed waits for a pause (`write_errors`), the pages of its other home do not.
+
+use crate::write_back::file::{blocks_with, raise_durable, write_back_file};
+use crate::write_back::group::{Written, write_back_blocks};
+use crate::write_back::lazy::write_back_lazy;
+use std::time::Duration;
+use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
+use terrace_placement::Home;
+use terrace_runtime::interleave;
+use terrace_store::error::{FsError, FsResult};
+use terrace_store::inode::slot::load;
+use terrace_store::store::Store;
+use terrace_store::types::Wait;
+use terrace_wal::Error;
+
+/// The longest wait for a round of another thread.
+pub(crate) const WAIT: Duration = Duration::from_millis(10);
+
+/// The result of a round in the background.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Round {
+    Progress,
+    /// No page is due, or other threads have all due pages in flight.
+    Nothing,
+}
+
+/// Notes the result of a write-back of pages of a home, or of both homes; `generation` is that of the inode when it began.
+fn note_round(
+    store: &Store,
+    (ino, generation): (Ino, Option<u32>),
+    home: Option<Home>,
+    result: &FsResult<()>,
+) {
+    match result {
+        Ok(()) => store.dram.write_back().errors.succeeded(ino, home),
+        // `Stale`: the file was removed meanwhile, and the next file of its inode number must not be told the
+        // error.
+        Err(FsError::WouldBlock | FsError::Stale) => {}
+        Err(error) => {
+            // A removal forgets failures under the exclusive lock. An inode that cannot be read is told
+            // rather than spared.
+            let _guard = store.inodes.locks().read(ino);
+            let is_gone = match (load(store, ino), generation) {
+                (Ok(inode), Some(generation)) => inode.slot.generation.get() != generation,
+                (Err(FsError::Stale), _) => true,
+                _ => false,
+            };
+            if !is_gone {
+                store.dram.write_back().errors.note(ino, home, error, store.clock.monotonic_ns());
+            }
+        }
+    }
+    store.dram.write_back().round_done();
+}
+
+/// The generation of an inode that is in use and can be read.
+fn generation_of(store: &Store, ino: Ino) -> Option<u32> {
+    let _guard = store.inodes.locks().read(ino);
+    load(store, ino).ok().map(|inode| inode.slot.generation.get())
+}
+
+/// Writes a file back and notes the result.
+pub fn write_back_noted(store: &Store, ino: Ino, wait: Wait) -> FsResult<()> {
+    let generation = generation_of(store, ino);
+    let result = match write_back_file(store, ino, wait) {
+        // The file was removed meanwhile: no byte of it needs to be durable.
+        Err(FsError::Stale) => Ok(()),
+        result => result,
+    };
+    note_round(store, (ino, generation), None, &result);
+    result
+}
+
+/// Writes back a group around a block.
+fn group_round(store: &Store, ino: Ino, block: FileBlock) -> FsResult<Round> {
+    round_of(store, ino, block, |home, blocks| match home {
+        Home::Block => write_back_blocks(store, ino, blocks, interleave::active()),
+        Home::Pm => write_back_lazy(store, ino, blocks, interleave::active(), Wait::Allowed),
+    })
+}
+
+/// Writes back a group around a block if it goes into PM; with `Wait::Never` no device is asked for what it lacks.
+fn pm_group_round(store: &Store, ino: Ino, block: FileBlock, wait: Wait) -> FsResult<Round> {
+    round_of(store, ino, block, |home, blocks| match home {
+        Home::Block => Ok(Written::default()),
+        Home::Pm => write_back_lazy(store, ino, blocks, interleave::active(), wait),
+    })
+}
+
+fn round_of(
+    store: &Store,
+    ino: Ino,
+    block: FileBlock,
+    write: impl FnOnce(Home, &[FileBlock]) -> FsResult<Written>,
+) -> FsResult<Round> {
+    let file = (ino, generation_of(store, ino));
+    let (home, written) = match blocks_with(store, ino, block) {
+        Ok((home, blocks)) => (Some(home), write(home, &blocks)),
+        Err(error) => (None, Err(error)),
+    };
+    match written {
+        Ok(Written { failed: Some((_, error)), .. }) => {
+            note_round(store, file, home, &Err(error.clone()));
+            Err(error)
+        }
+        // No page was written, as other threads have them in flight: the file's failures stay as they are.
+        Ok(written) if written.blocks.is_empty() => {
+            store.dram.write_back().round_done();
+            Ok(Round::Nothing)
+        }
+        Ok(_) => {
+            note_round(store, file, home, &Ok(()));
+            Ok(Round::Progress)
+        }
+        // The reserved device blocks are still under I/O pins of readers of their old content: a delay, and
+        // no failure to tell a descriptor of.
+        Err(error @ FsError::Engine(Error::NoSpace(_))) => {
+            store.dram.write_back().errors.postpone(ino, home, &error, store.clock.monotonic_ns());
+            store.dram.write_back().round_done();
+            Err(error)
+        }
+        Err(FsError::Stale) => Ok(Round::Nothing),
+        Err(error) => {
+            note_round(store, file, home, &Err(error.clone()));
+            Err(error)
+        }
+    }
+}
+
+/// Writes back the group that was written least recently, of a file that does not wait after a failure.
+pub(crate) fn pressure_round(store: &Store) -> FsResult<Round> {
+    // PM takes its pages at once, and no device holds them up.
+    match lazy_round(store) {
+        Ok(true) => Ok(Round::Progress),
+        _ => device_round(store),
+    }
+}
+
+/// As [`pressure_round`], of pages for devices, unless there are none.
+pub(crate) fn device_round(store: &Store) -> FsResult<Round> {
+    let now = store.clock.monotonic_ns();
+    let errors = &store.dram.write_back().errors;
+    match store
+        .dram
+        .cache()
+        .least_recently_written(Home::Block, |ino| !errors.is_waiting(ino, Home::Block, now))
+    {
+        Some(key) => match group_round(store, key.ino, key.block)? {
+            // Other threads have the whole group in flight, perhaps on a device that hangs.
+            Round::Nothing => any_round(store, now),
+            progress => Ok(progress),
+        },
+        None => any_round(store, now),
+    }
+}
+
+/// Writes back the group for PM that was written least recently, of a file that does not wait after a failure. False: there
+/// was none. No device is asked (I10), and no PM block but those promised (P1): a page that needs either is for others.
+pub fn lazy_round(store: &Store) -> FsResult<bool> {
+    lazy_round_with(store, Wait::Never)
+}
+
+/// As [`lazy_round`], which it is with `Wait::Never`; otherwise devices may be asked for what a page needs.
+pub(crate) fn lazy_round_with(store: &Store, wait: Wait) -> FsResult<bool> {
+    let (now, errors) = (store.clock.monotonic_ns(), &store.dram.write_back().errors);
+    let cache = store.dram.cache();
+    if cache.dirty_pages_of(Home::Pm) == 0 {
+        return Ok(false);
+    }
+    let is_ready = |ino: &Ino| !errors.is_waiting(*ino, Home::Pm, now);
+    let oldest = cache.least_recently_written(Home::Pm, |ino| is_ready(&ino));
+    let mut first_error = None;
+    if let Some(key) = oldest {
+        match pm_group_round(store, key.ino, key.block, wait) {
+            Ok(Round::Progress) => return Ok(true),
+            Ok(Round::Nothing) => {}
+            Err(error) => first_error = Some(error),
+        }
+    }
+    // The page lies behind a page that a device holds up, is in flight elsewhere, or fails; or such pages are the oldest.
+    for ino in cache.dirty_files().into_iter().filter(is_ready) {
+        if let Some(block) = cache.first_of_home(ino, Home::Pm, FileBlock(0), u64::MAX) {
+            match pm_group_round(store, ino, block, wait) {
+                Ok(Round::Progress) => return Ok(true),
+                Ok(Round::Nothing) => {}
+                Err(error) => {
+                    first_error.get_or_insert(error);
+                }
+            }
+        }
+    }
+    first_error.map_or(Ok(false), Err)
+}
+
+/// Writes back the first group behind the durable end of a file, if its home is PM; false: it is not, cannot be written, or is
+/// in flight for long.
+pub(crate) fn tail_round(store: &Store, ino: Ino) -> bool {
+    const MOST_TRIES: u32 = 8;
+    let first = || {
+        let inode = load(store, ino).ok()?;
+        let durable = FileBlock(inode.durable_size() / BLOCK_SIZE);
+        let block = store.dram.cache().next_dirty(ino, durable, FileBlock(u64::MAX))?;
+        (store.dram.cache().home_of(inode.page_key(block))? == Home::Pm).then_some(block)
+    };
+    for _ in 0..MOST_TRIES {
+        let block = {
+            let _guard = store.inodes.locks().read(ino);
+            first()
+        };
+        match block.map(|block| pm_group_round(store, ino, block, Wait::Allowed)) {
+            Some(Ok(Round::Progress)) => return true,
+            Some(Ok(Round::Nothing)) => store.dram.write_back().wait_round(WAIT),
+            Some(Err(_)) | None => return false,
+        }
+    }
+    false
+}
+
+/// Behind many pages in flight, or of files that wait, there may be pages to write.
+fn any_round(store: &Store, now_ns: u64) -> FsResult<Round> {
+    for ino in store.dram.cache().dirty_files() {
+        if !store.dram.write_back().errors.is_waiting(ino, Home::Block, now_ns)
+            && let Some(block) = store.dram.cache().next_dirty(ino, FileBlock(0), FileBlock(u64::MAX))
+            && group_round(store, ino, block)? == Round::Progress
+        {
+            return Ok(Round::Progress);
+        }
+    }
+    Ok(Round::Nothing)
+}
+
+/// Writes back a group with a page that is dirty for too long, and raises sizes that nothing holds back.
+pub(crate) fn age_round(store: &Store) -> FsResult<Round> {
+    let aged = aged_group(store, Home::Block, |ino, block, _| group_round(store, ino, block));
+    let first_error = match aged {
+        Ok(Round::Progress) => return Ok(Round::Progress),
+        aged => aged.err(),
+    };
+    let (now, errors) = (store.clock.monotonic_ns(), &store.dram.write_back().errors);
+    for ino in store.dram.volatile_sizes().files() {
+        if store.dram.cache().count_dirty(ino) == 0 && !errors.is_waiting(ino, Home::Block, now) {
+            let file = (ino, generation_of(store, ino));
+            let raised = raise_durable(store, ino, Wait::Allowed);
+            note_round(store, file, None, &raised);
+        }
+    }
+    first_error.map_or(Ok(Round::Nothing), Err)
+}
+
+/// As [`age_round`], of pages for PM alone: a device that hangs or fails holds none of them up. False: none was written.
+pub(crate) fn lazy_age_round(store: &Store) -> bool {
+    let cache = store.dram.cache();
+    let aged = aged_group(store, Home::Pm, |ino, first, cutoff| {
+        match cache.first_of_home(ino, Home::Pm, first, cutoff) {
+            Some(block) => pm_group_round(store, ino, block, Wait::Never),
+            None => Ok(Round::Nothing),
+        }
+    });
+    aged.is_ok_and(|round| round == Round::Progress)
+}
+
+/// A round with a page that is dirty for too long, the first one that makes progress, of files whose pages of a home do not wait
+/// after a failure. `write` gets the first such page of a file, of either home, and the time since when pages are too old.
+fn aged_group(
+    store: &Store,
+    home: Home,
+    write: impl Fn(Ino, FileBlock, u64) -> FsResult<Round>,
+) -> FsResult<Round> {
+    let now = store.clock.monotonic_ns();
+    // Pages that would be older at the next look are written back.
+    let options = store.dram.lazy_writes().options();
+    let Some(cutoff) = now.checked_sub(options.age.saturating_sub(options.period).as_nanos() as u64) else {
+        return Ok(Round::Nothing);
+    };
+    let errors = &store.dram.write_back().errors;
+    let due = store.dram.cache().aged(cutoff);
+    let mut first_error = None;
+    for (ino, block) in due.into_iter().filter(|(ino, _)| !errors.is_waiting(*ino, home, now)) {
+        match write(ino, block, cutoff) {
+            Ok(Round::Progress) => return Ok(Round::Progress),
+            Ok(Round::Nothing) => {}
+            Err(error) => {
+                first_error.get_or_insert(error);
+            }
+        }
+    }
+    first_error.map_or(Ok(Round::Nothing), Err)
+}
