@@ -141,7 +141,7 @@ const ROWS: [PaperRow; 65] = [
         "fileserver up to +127 %, 1.5 times at 10 threads; webserver and varmail equal",
         "fileserver at least 1.8 times direct with one thread, 1.25 with two; webproxy 1.5 times; varmail and webserver not below",
         Built::Own(hinfs::personalities)),
-    row("hinfs-8", "As hinfs-7, with 1 to 8 threads",
+    row("hinfs-8", "As hinfs-7, with 4 and 8 threads",
         "fileserver 1.5 times at 10 threads, webproxy always above; webserver and varmail equal", "shown",
         Built::Own(hinfs::threads)),
     row("hinfs-10", "Writes of 64 B to 1 MiB at random offsets in process: lines, whole blocks, and direct",

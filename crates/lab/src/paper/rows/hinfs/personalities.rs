@@ -46,7 +46,8 @@ impl Flow {
 
 /// Row hinfs-7: the personalities, by threads.
 pub(crate) fn personalities(row: &Row, options: &Options) -> Outcome<()> {
-    by_threads(row, options, &[1, 2], |place| match place {
+    let runs = [(1, Order::Even), (2, Order::Even), (1, Order::Rotation)];
+    by_threads(row, options, &runs, |place| match place {
         (Personality::Fileserver, 1) => Must::AtLeast(1.8),
         (Personality::Fileserver, _) => Must::AtLeast(1.25),
         (Personality::Webproxy, 1) => Must::AtLeast(1.5),
@@ -57,18 +58,16 @@ pub(crate) fn personalities(row: &Row, options: &Options) -> Outcome<()> {
 
 /// Row hinfs-8: the personalities, by more threads than the machine has processors.
 pub(crate) fn threads(row: &Row, options: &Options) -> Outcome<()> {
-    by_threads(row, options, &[1, 2, 4, 8], |_| Must::Shown)
+    by_threads(row, options, &[(4, Order::Even), (8, Order::Even)], |_| Must::Shown)
 }
 
 fn by_threads(
     row: &Row,
     options: &Options,
-    threads: &[u64],
+    runs: &[(u64, Order)],
     must: impl Fn((Personality, u64)) -> Must,
 ) -> Outcome<()> {
-    let threads = if options.quick { &threads[..1] } else { threads };
-    let runs = threads.iter().map(|count| (*count, Order::Even)).chain([(1, Order::Rotation)]);
-    let runs: Vec<(u64, Order)> = runs.collect();
+    let runs = if options.quick { &runs[..1] } else { runs };
     let places: Vec<(Personality, (u64, Order))> =
         Personality::ALL.iter().flat_map(|which| runs.iter().map(|run| (*which, *run))).collect();
     let name = |(which, (threads, order)): (Personality, (u64, Order))| match order {
