@@ -28,7 +28,7 @@ use terrace_wal::Error;
 pub(super) const MOST_PAGES: u64 = 128;
 
 /// Nanoseconds for which lines are stored in one hold of the stores: direct writers of the file wait as long.
-const HELD_NS: f64 = 120_000.0;
+const HELD_NS: f64 = 80_000.0;
 
 /// Pages of a file on the way into PM, marked as in flight until the look is dropped.
 pub(super) struct Look<'s> {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use terrace_bench::comparison::plan::{Cell, Must, Work};
 
 /// The rows that must exist. A row may state that it is not built, but may not be absent.
-const WANTED: [&str; 65] = [
+const WANTED: [&str; 66] = [
     "hashfs-8",
     "hashfs-12",
     "maps-hot",
@@ -30,6 +30,7 @@ const WANTED: [&str; 65] = [
     "hinfs-12",
     "hinfs-13",
     "hinfs-14",
+    "hinfs-synced",
     "hinfs-mount",
     "hinfs-foreground",
     "hinfs-memory",

@@ -14,7 +14,7 @@ mod watch;
 pub(crate) use accuracy::{accuracy, synced_shares};
 pub(crate) use foreground::foreground;
 pub(crate) use mounts::{auto, memory, mounts};
-pub(crate) use personalities::{buffers, costs, personalities, threads};
+pub(crate) use personalities::{buffers, costs, personalities, synced, threads};
 pub(crate) use programs::{programs, replayed};
 pub(crate) use requests::{shares, sizes};
 

@@ -1,7 +1,7 @@
 //! Rows hinfs-mount, hinfs-memory and hinfs-auto: the write buffer of the daemon, through the mount.
 
 use super::jobs::personality_load;
-use super::pool::{ATOMIC, DIRECT, LAZY, ORDERED, Size, Way};
+use super::pool::{ATOMIC, DIRECT, LAZY, LAZY_ATOMIC, LAZY_ORDERED, ORDERED, Size, Way};
 use super::{BUFFER_SHARE, Comparison};
 use crate::paper::rows::maps::sheet::{MapRow, Sheet};
 use std::sync::Arc;
@@ -91,7 +91,7 @@ pub(crate) fn mounts(row: &Row, options: &Options) -> Outcome<()> {
     let measure = |site: &Site, way: &Way, round: usize, sheet: &mut Sheet| {
         let fileserver =
             personality_load((Personality::Fileserver, Order::Even), 1, &size, options, round as u64 + 1);
-        if way.name == LAZY.name {
+        if way.name == LAZY_ATOMIC.name {
             measure_peers(site, sheet, (&size, &fileserver), round)?;
         }
         let loads = [
@@ -122,11 +122,11 @@ pub(crate) fn mounts(row: &Row, options: &Options) -> Outcome<()> {
         "Through the mount, one thread, PM for all of the data. fileserver as in hinfs-7. Rewrites: 64 KiB at random places of a \
          file of a quarter of the data, which the buffer can hold, five seconds after the fsync of its making; synced: fsync after \
          each. What waits at the end is written \
-         to PM inside the clock. `direct` is the faster of data=atomic and data=ordered. ext4-pm and tmpfs have memory that is not slowed."
+         to PM inside the clock. `direct` and `lazy` are the faster of data=atomic and data=ordered. ext4-pm and tmpfs have memory that is not slowed."
             .into(),
     ];
     let (axis, metric) = ("load", Metric::OperationsPerS);
-    let ways = &[LAZY, ATOMIC, ORDERED];
+    let ways = &[LAZY_ATOMIC, LAZY_ORDERED, ATOMIC, ORDERED];
     Comparison { ways, axis, metric, notes, measure: &measure, claims: &claims }.run(row, options)
 }
 

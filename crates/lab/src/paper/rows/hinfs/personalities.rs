@@ -1,7 +1,7 @@
-//! Rows hinfs-7, -8, -11, -12: filebench's personalities in process, by threads, by the size of the buffer, by the cost of PM.
+//! Rows hinfs-7, -8, -11, -12 and hinfs-synced: personalities of filebench in process, by threads, buffer and cost of PM.
 
 use super::jobs::personality_load;
-use super::pool::{ATOMIC, DIRECT, LAZY, LazyPool, ORDERED, PAST_FULL, Size, Way};
+use super::pool::{ATOMIC, DIRECT, LAZY, LAZY_ATOMIC, LAZY_ORDERED, LazyPool, ORDERED, PAST_FULL, Size, Way};
 use super::{BUFFER_SHARE, Comparison, WAYS};
 use crate::paper::rows::maps::sheet::Sheet;
 use terrace_bench::comparison::Row;
@@ -89,6 +89,27 @@ fn by_threads(
         }
     };
     run(row, options, &WAYS, (&measure, &claims), "personality and threads")
+}
+
+/// Row hinfs-synced: varmail, each of whose writes is synced once. Runs that are compared follow each other within seconds.
+pub(crate) fn synced(row: &Row, options: &Options) -> Outcome<()> {
+    let name = |threads: u64| format!("varmail {threads}");
+    let measure = |site: &Site, way: &Way, round: usize, sheet: &mut Sheet| {
+        [1, 2].into_iter().try_for_each(|threads| {
+            let size = Size::of(options, BUFFER_SHARE);
+            let flow = Flow { which: Personality::Varmail, order: Order::Even, threads, size };
+            flow.measure((site, way, round), (sheet, &name(threads)), options)
+        })
+    };
+    let claims = |sheet: &mut Sheet| {
+        for at in [name(1), name(2)] {
+            sheet.claim("a mail is not copied twice", LAZY.name, DIRECT, &at, Must::Within(1.03));
+            sheet.claim("data=atomic on both sides", LAZY_ATOMIC.name, ATOMIC.name, &at, Must::Shown);
+            sheet.claim("data=ordered on both sides", LAZY_ORDERED.name, ORDERED.name, &at, Must::Shown);
+        }
+    };
+    let ways = [LAZY_ATOMIC, ATOMIC, LAZY_ORDERED, ORDERED];
+    run(row, options, &ways, (&measure, &claims), "threads")
 }
 
 /// Row hinfs-12: the cost of PM.
