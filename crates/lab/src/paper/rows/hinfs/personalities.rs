@@ -91,7 +91,7 @@ fn by_threads(
     run(row, options, &WAYS, (&measure, &claims), "personality and threads")
 }
 
-/// Row hinfs-synced: varmail, each of whose writes is synced once. Runs that are compared follow each other within seconds.
+/// Row hinfs-synced: varmail, each of whose writes is synced once. Runs of a round follow each other within seconds.
 pub(crate) fn synced(row: &Row, options: &Options) -> Outcome<()> {
     let name = |threads: u64| format!("varmail {threads}");
     let measure = |site: &Site, way: &Way, round: usize, sheet: &mut Sheet| {
