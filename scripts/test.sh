@@ -58,6 +58,8 @@ report() { # status name
 }
 finish() {
     trap - INT TERM
+    # The simulator runs on where the build of the program failed.
+    [ -z "${aside:-}" ] || end_with_children "$aside"
     rm -rf "${logs:-}"
     local list
     printf -v list '%s, ' "${durations[@]}"

@@ -100,6 +100,30 @@ fn old_lazy_pages_go_behind_pages_for_a_device() -> FsResult<()> {
     Ok(())
 }
 
+/// Pages for PM that fail kept old pages for a device of their file, and were tried again before their pause ended.
+#[test]
+fn old_pages_for_a_device_go_behind_failing_lazy_pages() -> FsResult<()> {
+    let pool = SimulatedPool::new(4 << 20, 1024);
+    let fs = pool.mount_with(lazy_if_pinned());
+    let ino = make_lazy(&fs, "file", 0)?;
+    write(&fs, ino, 0, &pattern(12 * BLOCK as usize, 3))?;
+    fs.fsync(ino, false, W)?;
+    write(&fs, ino, 0, &fill(64, 4))?;
+    fs.request_move(ino, MoveRequest::Unpin)?;
+    while fs.request_step() == Next::Again {}
+    write(&fs, ino, 10 * BLOCK, &fill(BLOCK as usize, 5))?;
+    assert_eq!((pages(&fs, Home::Block), pages(&fs, Home::Pm)), (1, 1));
+    pool.clock.advance(Duration::from_secs(31));
+    let now = fs.store.clock.monotonic_ns();
+    fs.store.dram.write_back().errors.note(ino, Some(Home::Pm), &FsError::ReadOnly, now);
+    let mut step = step_of(&fs, "terrace-writeb");
+    while step.step() == Next::Again {}
+    assert_eq!((pages(&fs, Home::Block), pages(&fs, Home::Pm)), (0, 1));
+    pool.clock.advance(Duration::from_secs(40));
+    fs.sync()?;
+    pool.assert_clean_after(&fs)
+}
+
 /// A writer that takes set-id bits away kept its room in DRAM while a device gave an edge line.
 #[test]
 fn room_in_dram_is_given_back_while_a_write_asks_a_device() -> FsResult<()> {

@@ -74,9 +74,11 @@ pub fn write_back_noted(store: &Store, ino: Ino, wait: Wait) -> FsResult<()> {
     result
 }
 
-/// Writes back a group around a block.
+/// Writes back a group around a block, but for pages for PM that wait after a failure.
 fn group_round(store: &Store, ino: Ino, block: FileBlock) -> FsResult<Round> {
+    let (now, errors) = (store.clock.monotonic_ns(), &store.dram.write_back().errors);
     round_of(store, ino, block, |home, blocks| match home {
+        Home::Pm if errors.is_waiting(ino, Home::Pm, now) => Ok(Written::default()),
         Home::Block => write_back_blocks(store, ino, blocks, interleave::active()),
         Home::Pm => write_back_lazy(store, ino, blocks, interleave::active(), Wait::Allowed),
     })
@@ -221,20 +223,29 @@ pub(crate) fn tail_round(store: &Store, ino: Ino) -> bool {
 
 /// Behind many pages in flight, or of files that wait, there may be pages to write.
 fn any_round(store: &Store, now_ns: u64) -> FsResult<Round> {
-    for ino in store.dram.cache().dirty_files() {
-        if !store.dram.write_back().errors.is_waiting(ino, Home::Block, now_ns)
-            && let Some(block) = store.dram.cache().next_dirty(ino, FileBlock(0), FileBlock(u64::MAX))
-            && group_round(store, ino, block)? == Round::Progress
-        {
-            return Ok(Round::Progress);
+    let (cache, errors) = (store.dram.cache(), &store.dram.write_back().errors);
+    let mut first_error = None;
+    for ino in cache.dirty_files().into_iter().filter(|ino| !errors.is_waiting(*ino, Home::Block, now_ns)) {
+        let Some(first) = cache.next_dirty(ino, FileBlock(0), FileBlock(u64::MAX)) else { continue };
+        let block = cache.first_of_home(ino, Home::Block, first, u64::MAX).unwrap_or(first);
+        match group_round(store, ino, block) {
+            Ok(Round::Progress) => return Ok(Round::Progress),
+            Ok(Round::Nothing) => {}
+            Err(error) => {
+                first_error.get_or_insert(error);
+            }
         }
     }
-    Ok(Round::Nothing)
+    first_error.map_or(Ok(Round::Nothing), Err)
 }
 
 /// Writes back a group with a page that is dirty for too long, and raises sizes that nothing holds back.
 pub(crate) fn age_round(store: &Store) -> FsResult<Round> {
-    let aged = aged_group(store, Home::Block, |ino, block, _| group_round(store, ino, block));
+    // Pages for PM that fail hold up no page for a device.
+    let aged = aged_group(store, Home::Block, |ino, first, cutoff| {
+        let block = store.dram.cache().first_of_home(ino, Home::Block, first, cutoff);
+        group_round(store, ino, block.unwrap_or(first))
+    });
     let first_error = match aged {
         Ok(Round::Progress) => return Ok(Round::Progress),
         aged => aged.err(),
