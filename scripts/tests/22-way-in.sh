@@ -171,7 +171,8 @@ kill "$guard" 2>/dev/null || true
 umount_pool
 step "commands end beside a stopped daemon"
 
-export MOUNT_OPTIONS=transport=uring
+# 30-fsx runs whole by the way that is the default.
+export MOUNT_OPTIONS=transport=uring OPERATIONS=${OPERATIONS:-10000}
 for other in ${OTHERS-20-pjdfstest 30-fsx 50-kill}; do
     WORK='' "$here/$other.sh" >"$other.out" 2>&1 || fail "$other: $(tail -n 5 "$other.out")"
     step "$(tail -n 1 "$other.out")"

@@ -16,7 +16,7 @@ use terrace_format::PmBlock;
 use terrace_format::inode::flag;
 use terrace_format::table::Owner;
 use terrace_fs::removal::orphans::reclaim_for_space;
-use terrace_fs::write_back::rounds::lazy_round;
+use terrace_fs::write_back::rounds::promise_round;
 use terrace_runtime::interleave;
 use terrace_store::error::{FsError, FsResult, final_no_space};
 use terrace_store::inode::slot::load;
@@ -28,6 +28,10 @@ use terrace_wal::Error;
 
 /// How often an operation waits for claims of other operations before metadata is demoted.
 const MOST_CLAIMED: u32 = 100;
+
+/// How often an operation gets promises back before blocks are demoted: lazy writers may take them again. The largest claim has
+/// 256 blocks.
+const MOST_SETTLED: u32 = 300;
 
 /// A writer without room demotes a group itself only while fewer groups are in flight: a device that hangs
 /// must not hold all writers.
@@ -102,9 +106,10 @@ fn make_room(migration: &Migration, op: &mut Op) -> FsResult<()> {
     }
     // Lazy pages over blocks in PM hold promises that their write-back does not use; pages over holes use theirs, and free
     // nothing. Errors are those of other files (I8).
-    if settle_promises(migration, wait) {
-        // Other lazy writers may take the promises, again and again.
-        return count_searches(migration, op, 1);
+    let has_settled = settle_promises(migration, wait);
+    if has_settled && op.settled_promises < MOST_SETTLED {
+        op.settled_promises += 1;
+        return Ok(());
     }
     if wait != Wait::Allowed {
         return Err(FsError::WouldBlock);
@@ -124,6 +129,14 @@ fn make_room(migration: &Migration, op: &mut Op) -> FsResult<()> {
     if no_data && lower_metadata(migration, 2 * migration.store.persistent.blocks().end_block().0)? > 0 {
         return Ok(());
     }
+    // Pages that hold promises are in flight on a second thread, or a second writer took the promises.
+    if (has_settled || migration.store.persistent.blocks().promises().count() > 0)
+        && matches!(round, Ok(Round::Nothing) | Err(FsError::Engine(Error::NoSpace(_))))
+        && op.failed_space_searches <= MOST_STARVED
+    {
+        migration.store.dram.write_back().wait_round(Duration::from_millis(10));
+        return count_searches(migration, op, if has_settled { 1 } else { MOST_STARVED / 50 });
+    }
     after_round(migration, op, round)
 }
 
@@ -135,7 +148,7 @@ fn settle_promises(migration: &Migration, wait: Wait) -> bool {
     let rounds =
         if wait == Wait::Allowed { blocks.promises().count() } else { blocks.promises().count().min(1) };
     (0..rounds)
-        .take_while(|_| lazy_round(&migration.store).is_ok_and(|progress| progress))
+        .take_while(|_| promise_round(&migration.store).is_ok_and(|progress| progress))
         .any(|_| blocks.usage().free > before)
 }
 

@@ -1,17 +1,25 @@
 //! Rounds of lazy write-back, and writers that wait for their room (docs/write-buffer.md).
 
-use super::helpers::{BLOCK, W, await_that};
+use super::helpers::{BLOCK, SYNC, W, await_that};
 use super::lazy::{lazy, lazy_if_pinned, make_lazy, pages};
+use super::metadata_words::first_owned;
 use std::sync::Arc;
 use std::time::Duration;
 use terrace_engine::{
-    BufferOptions, Engine, FsError, FsResult, MountOptions, MoveRequest, Movements, Simulation, WriteFlags,
+    BufferOptions, Engine, FormatOptions, FsError, FsResult, MountOptions, MoveRequest, Movements,
+    Simulation, WriteFlags,
 };
-use terrace_format::BLOCK_SIZE;
+use terrace_format::map_kind::MapKind;
+use terrace_format::table::Owner;
+use terrace_format::{BLOCK_SIZE, Corrupt, FileBlock};
 use terrace_fs::write_back::rounds::lazy_round;
 use terrace_placement::Home;
 use terrace_runtime::{Next, Step};
-use terrace_testkit::{ROOT, SimulatedPool, TrackedFile, create, fill, pattern, write};
+use terrace_store::inode::slot::load;
+use terrace_testkit::{
+    ROOT, SimulatedPool, TrackedFile, create, fill, format_options, pattern, read_all, write,
+};
+use terrace_wal::Error;
 
 /// The options with a buffer of a number of pages.
 fn of_pages(options: MountOptions, count: u64) -> MountOptions {
@@ -36,11 +44,10 @@ fn promises_of_overwrites_leave_room_for_a_large_write() -> FsResult<()> {
         files.iter().try_for_each(|file| write(&fs, *file, 0, &fill(4 * BLOCK as usize, value)))?;
     }
     assert_eq!(pages(&fs, Home::Pm), 1200);
-    let flags = WriteFlags { sync: true, ..WriteFlags::default() };
     let free = fs.store.persistent.blocks().free_hint();
     let mut at = 0;
     while at + 256 < free + 1100 {
-        let written = fs.write(other, at * BLOCK, &fill(256 * BLOCK as usize, 7), flags, W)?;
+        let written = fs.write(other, at * BLOCK, &fill(256 * BLOCK as usize, 7), SYNC, W)?;
         assert_eq!(written as u64, 256 * BLOCK);
         at += 256;
     }
@@ -170,4 +177,113 @@ fn lazy_pages_with_metadata_below_go_when_the_buffer_is_full() -> FsResult<()> {
     assert!(pages(fs, Home::Pm) < 2);
     fs.sync()?;
     pool.assert_clean_after(fs)
+}
+
+/// A page that failed at each try kept the pages before it and most pages behind it from PM.
+#[test]
+fn a_failing_page_keeps_no_page_of_its_file() -> FsResult<()> {
+    const FAILING: u64 = 50;
+    let pool = SimulatedPool::new(16 << 20, 64);
+    let fs = pool.mount_with(lazy());
+    let ino = create(&fs, ROOT, "file");
+    write(&fs, ino, 0, &fill(400 * BLOCK as usize, 1))?;
+    fs.fsync(ino, false, W)?;
+    let lost = first_owned(&pool, Owner::File { ino, block: FileBlock(FAILING), unwritten: false });
+    pool.pm.poison(lost.offset().0..lost.offset().0 + BLOCK_SIZE);
+    write(&fs, ino, FAILING * BLOCK, &fill(64, 2))?;
+    for block in (0..400).filter(|block| *block != FAILING) {
+        write(&fs, ino, block * BLOCK, &fill(64, 2))?;
+    }
+    assert_eq!(pages(&fs, Home::Pm), 400);
+    while lazy_round(&fs.store).is_ok_and(|progress| progress) {}
+    assert_eq!(pages(&fs, Home::Pm), 1);
+    let (told, now) = (fs.fsync(ino, false, W), fs.store.clock.monotonic_ns());
+    assert_eq!(told.map_err(|error| error.errno()), Err(5));
+    let errors = &fs.store.dram.write_back().errors;
+    assert!(!errors.is_waiting(ino, Home::Block, now), "pages for a device wait for a failure in PM");
+    pool.pm.clear_poison();
+    pool.clock.advance(Duration::from_secs(2));
+    assert!(lazy_round(&fs.store)?, "the pause is longer than PM takes");
+    assert_eq!(pages(&fs, Home::Pm), 0);
+    pool.assert_clean_after(&fs)
+}
+
+/// A writer for a device waited ten seconds beside a buffer full of lazy pages that fail, and got the error of their file.
+#[test]
+fn a_buffer_of_failing_lazy_pages_sends_a_writer_to_pm() -> FsResult<()> {
+    let pool = SimulatedPool::new(4 << 20, 1024);
+    let fs = pool.mount_with(of_pages(lazy_if_pinned(), 8));
+    let failing = (0..8).map(|number| make_lazy(&fs, &format!("failing {number}"), 0));
+    let failing = failing.collect::<FsResult<Vec<_>>>()?;
+    let other = create(&fs, ROOT, "other");
+    assert_eq!(pages(&fs, Home::Pm), 8);
+    let (now, damage) = (fs.store.clock.monotonic_ns(), Corrupt::new("block", "sound", "damaged"));
+    let error = FsError::Engine(Error::Corrupt(damage));
+    for ino in failing {
+        fs.store.dram.write_back().errors.note(ino, Some(Home::Pm), &error, now);
+    }
+    write(&fs, other, 0, &fill(4 * BLOCK as usize, 3))?;
+    assert_eq!((pages(&fs, Home::Pm), pages(&fs, Home::Block)), (8, 0));
+    pool.clock.advance(Duration::from_secs(2));
+    fs.sync()?;
+    pool.assert_clean_after(&fs)
+}
+
+/// An extent map had room for each lazy write alone, and none for all of a file: in a full PM fsync told of a lack of space.
+#[test]
+fn lazy_pages_of_many_files_have_room_in_an_extent_map() -> FsResult<()> {
+    let options = FormatOptions { map: MapKind::Extent, ..format_options(1) };
+    let pool = SimulatedPool::formatted(16 << 20, 64, &options);
+    let fs = pool.mount_with(lazy());
+    let files: Vec<_> = (0..400).map(|number| create(&fs, ROOT, &format!("file {number}"))).collect();
+    let other = create(&fs, ROOT, "other");
+    for block in [0, 10, 20] {
+        files.iter().try_for_each(|ino| write(&fs, *ino, block * BLOCK, &fill(64, 7)))?;
+    }
+    assert_eq!(pages(&fs, Home::Pm), 1200);
+    let mut at = 0;
+    while let Ok(written) = fs.write(other, at, &fill(BLOCK as usize, 3), SYNC, W) {
+        at += written as u64;
+    }
+    fs.sync()?;
+    assert_eq!(pages(&fs, Home::Pm), 0);
+    for ino in files {
+        assert_eq!(read_all(&fs, ino)?.len() as u64, 20 * BLOCK + 64);
+    }
+    pool.assert_clean_after(&fs)
+}
+
+/// Promises of pages that another thread was writing back counted for nothing, and a writer got ENOSPC before they were free.
+#[test]
+fn a_writer_without_space_waits_for_promises_in_flight() -> FsResult<()> {
+    let pool = SimulatedPool::new(4 << 20, 64);
+    let fs = pool.mount_with(lazy());
+    let (lazily, other) = (create(&fs, ROOT, "lazily"), create(&fs, ROOT, "other"));
+    for value in [1, 2] {
+        fs.sync()?;
+        write(&fs, lazily, 0, &fill(40 * BLOCK as usize, value))?;
+    }
+    let cache = fs.store.dram.cache();
+    let copies: Vec<_> = {
+        let _guard = fs.store.inodes.locks().read(lazily);
+        let inode = load(&fs.store, lazily)?;
+        (0..40).filter_map(|block| cache.dirty(inode.page_key(FileBlock(block)))).collect()
+    };
+    assert_eq!(copies.len(), 40);
+    cache.mark_in_flight(&copies, true);
+    let put = |at| fs.write(other, at, &fill(BLOCK as usize, 3), SYNC, W);
+    let mut at = 0;
+    while let Ok(written) = put(at) {
+        at += written as u64;
+    }
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| put(at));
+        await_that("the writer does not wait", || {
+            writer.is_finished() || fs.store.dram.write_back().waiting_threads() > 0
+        });
+        cache.mark_in_flight(&copies, false);
+        assert_eq!(writer.join().unwrap()? as u64, BLOCK);
+        FsResult::Ok(())
+    })?;
+    pool.assert_clean_after(&fs)
 }

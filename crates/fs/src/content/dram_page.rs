@@ -7,7 +7,7 @@
 //!    ([HiNFS] section 3.3). Behind the durable end the dirty lines begin there: a raised size shows bytes of the file alone.
 //! 3. Bytes past the visible end of the file are zeros, and so are lines outside of the page's valid lines.
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use terrace_cache::{Lines, Page};
 use terrace_format::inode::flag;
 use terrace_format::{BLOCK_SIZE, FileBlock};
@@ -121,7 +121,13 @@ fn can_lie_below_lines(store: &Store, inode: &Inode, block: FileBlock) -> Attemp
     Ok(!is_cold || is_hidden(store, inode, block)? || !is_written_below(store, inode, block)?)
 }
 
-/// Room in the map for blocks that write-back puts into PM. The caller holds the inode's exclusive lock.
+/// A change of more blocks asks for its own room alone: with pages that wait it would be larger than a map takes at once.
+const LARGE_CHANGE: u64 = 60;
+/// The number of waiting pages before a change, and behind it, for which it leaves room.
+const WAITING: usize = 16;
+
+/// Room in the map for blocks that write-back puts into PM, beside the pages of the file that wait for it already: an extent
+/// map has no place for their blocks yet. The caller holds the inode's exclusive lock.
 ///
 /// # Errors
 /// Room in the map is a need; EIO.
@@ -132,15 +138,32 @@ pub(super) fn expect_map_room(store: &Store, inode: &Inode, range: BlockRange) -
     }
     let mut mappings: SmallVec<[Option<Mapping>; 4]> = SmallVec::from_elem(None, range.count() as usize);
     store.persistent.map().lookup_run(&inode.map(), range.first, &mut mappings)?;
-    if mappings.iter().all(Option::is_some) {
+    if mappings.iter().flatten().filter(|mapping| !mapping.unwritten).count() == mappings.len() {
         return Ok(());
     }
     // Any block will do: the room does not depend on it.
     let some = Mapping::written(store.persistent.blocks().first_block());
-    let mappings = mappings.into_iter().map(|mapping| mapping.or(Some(some))).collect();
-    let change = MapChange { inode: inode.map(), first: range.first, mappings };
-    match store.persistent.map().missing_room(&[], &change)? {
+    let written = |mapping: Option<Mapping>| mapping.filter(|mapping| !mapping.unwritten).or(Some(some));
+    let change_of = |first, mappings| MapChange { inode: inode.map(), first, mappings };
+    let waiting: Vec<MapChange> = waiting_beside(store, inode, range)
+        .into_iter()
+        .map(|block| change_of(block, smallvec![Some(some)]))
+        .collect();
+    let change = change_of(range.first, mappings.into_iter().map(written).collect());
+    match store.persistent.map().missing_room(&waiting, &change)? {
         Some(room) => Err(Error::from(room).into()),
         None => Ok(()),
     }
+}
+
+/// Blocks of pages for PM that wait beside a range.
+fn waiting_beside(store: &Store, inode: &Inode, range: BlockRange) -> Vec<FileBlock> {
+    if range.count() > LARGE_CHANGE {
+        return Vec::new();
+    }
+    let cache = store.dram.cache();
+    let mut blocks = cache.dirty_blocks(inode.ino, FileBlock(0), range.first, WAITING);
+    blocks.extend(cache.dirty_blocks(inode.ino, range.end, FileBlock(u64::MAX), WAITING));
+    blocks.retain(|block| cache.home_of(inode.page_key(*block)) == Some(Home::Pm));
+    blocks
 }

@@ -137,9 +137,19 @@ fn lazy_of(store: &Store, ino: Ino, blocks: &BTreeSet<FileBlock>) -> FsResult<Ve
     Ok(blocks.iter().filter(is_lazy).take(MOST_PAGES as usize).copied().collect())
 }
 
+/// Why a write-back of a file failed: the home whose pages failed, if only one has.
+pub(crate) type Failed = (Option<Home>, FsError);
+
 /// Makes the present content and size of a file durable. Later writes may be covered or not, so the call ends
 /// however fast a writer appends.
-pub(crate) fn write_back_file(store: &Store, ino: Ino, wait: Wait) -> FsResult<()> {
+pub(crate) fn write_back_file(store: &Store, ino: Ino, wait: Wait) -> Result<(), Failed> {
+    let mut failed = None;
+    write_back_pages(store, ino, wait, &mut failed).map_err(|error| (None, error))?;
+    failed.map_or(Ok(()), |error| Err((Some(Home::Pm), error)))
+}
+
+/// As [`write_back_file`]; the error of pages for PM is left in `failed`, and the size is not raised then.
+fn write_back_pages(store: &Store, ino: Ino, wait: Wait, failed: &mut Option<FsError>) -> FsResult<()> {
     let (size, mut left) = {
         let _guard = store.inodes.locks().read(ino);
         let inode = match load(store, ino) {
@@ -150,10 +160,10 @@ pub(crate) fn write_back_file(store: &Store, ino: Ino, wait: Wait) -> FsResult<(
         let all = store.dram.cache().dirty_blocks(ino, FileBlock(0), FileBlock(u64::MAX), usize::MAX);
         (pending.size, all.into_iter().collect::<BTreeSet<FileBlock>>())
     };
-    let (mut idle, mut failed) = (0, None);
+    let mut idle = 0;
     while !left.is_empty() {
         let all = idle > MOST_IDLE || interleave::active();
-        let into_pm = lazy_round(store, ino, &mut left, all, wait, &mut failed)?;
+        let into_pm = lazy_round(store, ino, &mut left, all, wait, failed)?;
         into_pm.blocks.iter().for_each(|block| {
             left.remove(block);
         });
@@ -203,7 +213,7 @@ pub(crate) fn write_back_file(store: &Store, ino: Ino, wait: Wait) -> FsResult<(
         }
     }
     match failed {
-        Some(error) => Err(error),
+        Some(_) => Ok(()),
         None => raise_to(store, ino, size, wait),
     }
 }

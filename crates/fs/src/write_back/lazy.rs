@@ -73,6 +73,8 @@ pub(crate) fn write_back_lazy(
             Err(error) if error.concerns_one_file() => {
                 failed.get_or_insert(error);
             }
+            // The next turn meets the error again, and this one has written pages.
+            Err(_) if !written.blocks.is_empty() => {}
             Err(error) => return Err(error),
         }
         written.blocks.sort_unstable();

@@ -1,7 +1,7 @@
 //! Room in DRAM for dirty pages: a writer without room writes pages back, or waits for those that do.
 
 use crate::write_back::rounds::{Round, WAIT, lazy_round, pressure_round};
-use terrace_format::Ino;
+use terrace_format::FileBlock;
 use terrace_placement::Home;
 use terrace_store::error::{FsError, FsResult};
 use terrace_store::parts::dram::write_back::DirtyRoom;
@@ -32,20 +32,23 @@ pub(crate) fn wait_for_dirty_room(store: &Store, pages: u64, wait: Wait) -> FsRe
         match pressure_round(store) {
             Ok(Round::Progress) => {}
             // The failed file waits for its pause; another file may be written next.
-            Err(error) if waits > MOST_WAITS => return Err(error),
+            Err(error) if waits > MOST_WAITS => return Err(of_writer(Some(error))),
             Err(_) => waits += 1,
             Ok(Round::Nothing) => {
-                let now = store.clock.monotonic_ns();
-                let stuck = |ino: &Ino| store.dram.write_back().errors.is_waiting(*ino, Home::Block, now);
                 waits += 1;
-                let files = store.dram.cache().dirty_files();
-                if waits > MOST_WAITS || (!files.is_empty() && files.iter().all(stuck)) {
-                    return Err(store.dram.write_back().errors.last().unwrap_or(NoSpace::Tier.into()));
+                let has_pages = store.dram.cache().dirty_pages() > 0;
+                if waits > MOST_WAITS || has_pages && do_all_wait(store, &[Home::Pm, Home::Block]) {
+                    return Err(of_writer(store.dram.write_back().errors.last()));
                 }
                 store.dram.write_back().wait_round(WAIT);
             }
         }
     }
+}
+
+/// The error of a writer without room, by the error of write-back: a writer is not told the damage of a second file (I8).
+fn of_writer(error: Option<FsError>) -> FsError {
+    error.filter(FsError::can_fall_back_to_pm).unwrap_or(NoSpace::Tier.into())
 }
 
 /// Room for some lazy pages; `None`: there is none now.
@@ -72,7 +75,7 @@ pub(crate) fn wait_for_lazy_room(store: &Store, pages: u64, wait: Wait) -> Optio
         match lazy_round(store) {
             Ok(true) => {}
             // No round may come for seconds.
-            Ok(false) if do_all_wait(store) => return None,
+            Ok(false) if do_all_wait(store, &[Home::Pm]) => return None,
             Ok(false) => {
                 waits += 1;
                 store.dram.write_back().wait_round(WAIT);
@@ -83,8 +86,14 @@ pub(crate) fn wait_for_lazy_room(store: &Store, pages: u64, wait: Wait) -> Optio
     None
 }
 
-/// Whether each file with dirty pages waits after a failure in PM.
-fn do_all_wait(store: &Store) -> bool {
-    let (now, errors) = (store.clock.monotonic_ns(), &store.dram.write_back().errors);
-    store.dram.cache().dirty_files().iter().all(|ino| errors.is_waiting(*ino, Home::Pm, now))
+/// Whether all files with pages of some homes wait after a failure.
+fn do_all_wait(store: &Store, homes: &[Home]) -> bool {
+    let (now, errors, cache) =
+        (store.clock.monotonic_ns(), &store.dram.write_back().errors, store.dram.cache());
+    cache.dirty_files().into_iter().all(|ino| {
+        homes.iter().all(|home| {
+            errors.is_waiting(ino, *home, now)
+                || cache.first_of_home(ino, *home, FileBlock(0), u64::MAX).is_none()
+        })
+    })
 }

@@ -1,7 +1,8 @@
 //! Rounds of write-back: each writes one group of pages of a home ([HiNFS] section 3.3): that written least recently, pages that
 //! are dirty for long, or pages behind a file's durable end.
 //!
-//! A file whose pages of a home failed waits for a pause (`write_errors`), the pages of its other home do not.
+//! Failing pages for PM hold up no sound page of the file. Where a round over a file writes no page of a home, pages of that home
+//! wait for a pause (`write_errors`).
 
 use crate::write_back::file::{blocks_with, raise_durable, write_back_file};
 use crate::write_back::group::{Written, write_back_blocks};
@@ -65,51 +66,119 @@ fn generation_of(store: &Store, ino: Ino) -> Option<u32> {
 /// Writes a file back and notes the result.
 pub fn write_back_noted(store: &Store, ino: Ino, wait: Wait) -> FsResult<()> {
     let generation = generation_of(store, ino);
-    let result = match write_back_file(store, ino, wait) {
+    let (home, result) = match write_back_file(store, ino, wait) {
         // The file was removed meanwhile: no byte of it needs to be durable.
-        Err(FsError::Stale) => Ok(()),
-        result => result,
+        Ok(()) | Err((_, FsError::Stale)) => (None, Ok(())),
+        Err((home, error)) => (home, Err(error)),
     };
-    note_round(store, (ino, generation), None, &result);
+    note_round(store, (ino, generation), home, &result);
     result
 }
 
 /// Writes back a group around a block, but for pages for PM that wait after a failure.
 fn group_round(store: &Store, ino: Ino, block: FileBlock) -> FsResult<Round> {
     let (now, errors) = (store.clock.monotonic_ns(), &store.dram.write_back().errors);
-    round_of(store, ino, block, |home, blocks| match home {
+    let file = (ino, generation_of(store, ino));
+    let tried = try_group(store, ino, block, |home, blocks| match home {
         Home::Pm if errors.is_waiting(ino, Home::Pm, now) => Ok(Written::default()),
         Home::Block => write_back_blocks(store, ino, blocks, interleave::active()),
         Home::Pm => write_back_lazy(store, ino, blocks, interleave::active(), Wait::Allowed),
-    })
+    });
+    end_round(store, file, tried)
 }
 
-/// Writes back a group around a block if it goes into PM; with `Wait::Never` no device is asked for what it lacks.
+/// Writes back a group around a block if it goes into PM; after a failure the first sound group of the file. With `Wait::Never`
+/// no device is asked for content that pages lack.
 fn pm_group_round(store: &Store, ino: Ino, block: FileBlock, wait: Wait) -> FsResult<Round> {
-    round_of(store, ino, block, |home, blocks| match home {
-        Home::Block => Ok(Written::default()),
-        Home::Pm => write_back_lazy(store, ino, blocks, interleave::active(), wait),
-    })
+    let file = (ino, generation_of(store, ino));
+    let try_at = |block| {
+        try_group(store, ino, block, |home, blocks| match home {
+            Home::Block => Ok(Written::default()),
+            Home::Pm => write_back_lazy(store, ino, blocks, interleave::active(), wait),
+        })
+    };
+    let mut tried = try_at(block);
+    let (mut from, mut failed) = (FileBlock(0), None);
+    while let Some(error) = tried.failure().or_else(|| failed.clone()).filter(|_| !tried.is_progress()) {
+        failed.get_or_insert(error);
+        let Some(next) = store.dram.cache().first_of_home(ino, Home::Pm, from, u64::MAX) else { break };
+        let group = try_at(next);
+        from = group.end.max(next.plus(1));
+        // Behind the durable end pages go in the order of their blocks, and an earlier one fails.
+        let is_behind = group.first < next;
+        if is_behind || group.is_progress() {
+            tried = group;
+        }
+        if is_behind {
+            break;
+        }
+    }
+    if let (Ok(written), Some(error)) = (&mut tried.result, failed) {
+        written.failed.get_or_insert((tried.first, error));
+    }
+    end_round(store, file, tried)
 }
 
-fn round_of(
+/// A group that was tried.
+struct Tried {
+    /// `None`: the inode could not be read.
+    home: Option<Home>,
+    /// The first block that was looked at, and that behind the last.
+    first: FileBlock,
+    end: FileBlock,
+    result: FsResult<Written>,
+}
+
+impl Tried {
+    fn is_progress(&self) -> bool {
+        self.result.as_ref().is_ok_and(|written| !written.blocks.is_empty())
+    }
+
+    /// The failure of pages of the group.
+    fn failure(&self) -> Option<FsError> {
+        match &self.result {
+            Ok(written) => written.failed.as_ref().map(|(_, error)| error.clone()),
+            Err(FsError::Stale | FsError::Engine(Error::NoSpace(_))) => None,
+            Err(error) => Some(error.clone()),
+        }
+    }
+}
+
+fn try_group(
     store: &Store,
     ino: Ino,
     block: FileBlock,
     write: impl FnOnce(Home, &[FileBlock]) -> FsResult<Written>,
-) -> FsResult<Round> {
-    let file = (ino, generation_of(store, ino));
-    let (home, written) = match blocks_with(store, ino, block) {
-        Ok((home, blocks)) => (Some(home), write(home, &blocks)),
-        Err(error) => (None, Err(error)),
+) -> Tried {
+    let (home, blocks, result) = match blocks_with(store, ino, block) {
+        Ok((home, blocks)) => (Some(home), blocks.clone(), write(home, &blocks)),
+        Err(error) => (None, Vec::new(), Err(error)),
     };
-    match written {
+    let last = match &result {
+        Ok(Written { failed: Some((last, _)), .. }) => Some(*last),
+        _ => blocks.last().copied(),
+    };
+    let first = blocks.first().copied().unwrap_or(block);
+    Tried { home, first, end: last.unwrap_or(block).plus(1), result }
+}
+
+/// Notes the result of a group.
+fn end_round(store: &Store, file: (Ino, Option<u32>), tried: Tried) -> FsResult<Round> {
+    let home = tried.home;
+    let is_progress = tried.is_progress();
+    match tried.result {
+        // Pages beside were written: no pause.
+        Ok(Written { failed: Some((_, error)), .. }) if is_progress && home == Some(Home::Pm) => {
+            store.dram.write_back().errors.note_beside_progress(file.0, &error);
+            store.dram.write_back().round_done();
+            Ok(Round::Progress)
+        }
         Ok(Written { failed: Some((_, error)), .. }) => {
             note_round(store, file, home, &Err(error.clone()));
             Err(error)
         }
         // No page was written, as other threads have them in flight: the file's failures stay as they are.
-        Ok(written) if written.blocks.is_empty() => {
+        Ok(_) if !is_progress => {
             store.dram.write_back().round_done();
             Ok(Round::Nothing)
         }
@@ -120,7 +189,7 @@ fn round_of(
         // The reserved device blocks are still under I/O pins of readers of their old content: a delay, and
         // no failure to tell a descriptor of.
         Err(error @ FsError::Engine(Error::NoSpace(_))) => {
-            store.dram.write_back().errors.postpone(ino, home, &error, store.clock.monotonic_ns());
+            store.dram.write_back().errors.postpone(file.0, home, &error, store.clock.monotonic_ns());
             store.dram.write_back().round_done();
             Err(error)
         }
@@ -168,11 +237,19 @@ pub fn lazy_round(store: &Store) -> FsResult<bool> {
 /// As [`lazy_round`], which it is with `Wait::Never`; otherwise devices may be asked for what a page needs.
 pub(crate) fn lazy_round_with(store: &Store, wait: Wait) -> FsResult<bool> {
     let (now, errors) = (store.clock.monotonic_ns(), &store.dram.write_back().errors);
+    lazy_round_of(store, wait, |ino| !errors.is_waiting(*ino, Home::Pm, now))
+}
+
+/// As [`lazy_round`], without pauses after failures: PM answers at once, and a writer needs the promises.
+pub fn promise_round(store: &Store) -> FsResult<bool> {
+    lazy_round_of(store, Wait::Never, |_| true)
+}
+
+fn lazy_round_of(store: &Store, wait: Wait, is_ready: impl Fn(&Ino) -> bool) -> FsResult<bool> {
     let cache = store.dram.cache();
     if cache.dirty_pages_of(Home::Pm) == 0 {
         return Ok(false);
     }
-    let is_ready = |ino: &Ino| !errors.is_waiting(*ino, Home::Pm, now);
     let oldest = cache.least_recently_written(Home::Pm, |ino| is_ready(&ino));
     let mut first_error = None;
     if let Some(key) = oldest {
@@ -183,7 +260,7 @@ pub(crate) fn lazy_round_with(store: &Store, wait: Wait) -> FsResult<bool> {
         }
     }
     // The page lies behind a page that a device holds up, is in flight elsewhere, or fails; or such pages are the oldest.
-    for ino in cache.dirty_files().into_iter().filter(is_ready) {
+    for ino in cache.dirty_files().into_iter().filter(&is_ready) {
         if let Some(block) = cache.first_of_home(ino, Home::Pm, FileBlock(0), u64::MAX) {
             match pm_group_round(store, ino, block, wait) {
                 Ok(Round::Progress) => return Ok(true),

@@ -23,6 +23,8 @@ pub struct Effort {
     pub samples: usize,
     /// The distance of the explored moments.
     pub stride: usize,
+    /// The first of them.
+    pub first: usize,
     /// Moments of a case after which recovery is crashed too, about.
     pub recoveries: usize,
     /// As `samples`, for a moment inside a recovery.
@@ -32,16 +34,23 @@ pub struct Effort {
 impl Effort {
     /// `TERRACE_CRASH_SAMPLES` multiplies the samples; all subsets of up to eight lines are taken as well. If it is less
     /// than one, the least numbers are halved; if it is less than a half, all subsets of up to four lines are taken; if it is
-    /// less than a tenth, every third moment is taken, with each file map others.
+    /// less than a fifth, every second moment is taken, and every third if it is less than a tenth, with each file map others.
+    /// `TERRACE_CRASH_FIRST` is the first of them.
     pub fn default_times(factor: f64) -> Effort {
         let samples = std::env::var("TERRACE_CRASH_SAMPLES").ok().and_then(|s| s.parse::<f64>().ok());
         let samples = samples.unwrap_or(1.0);
+        let first = std::env::var("TERRACE_CRASH_FIRST").ok().and_then(|s| s.parse().ok()).unwrap_or(0);
         let factor = factor * samples;
         let least = |least: f64| if samples < 1.0 { least / 2.0 } else { least };
         Effort {
             lines: if samples < 0.5 { 4 } else { 8 },
             samples: (28.0 * factor).max(least(12.0)) as usize,
-            stride: if samples < 0.1 { 3 } else { 1 },
+            stride: match samples {
+                _ if samples < 0.1 => 3,
+                _ if samples < 0.2 => 2,
+                _ => 1,
+            },
+            first: first + terrace_sim::kinds::BASE.file_map() as usize,
             recoveries: (4.0 * factor).max(least(2.0)) as usize,
             recovery_samples: (16.0 * factor).max(least(8.0)) as usize,
         }
@@ -49,7 +58,7 @@ impl Effort {
 
     /// Whether the moment before an event is explored.
     pub fn takes(&self, event: usize) -> bool {
-        (event + terrace_sim::kinds::BASE.file_map() as usize).is_multiple_of(self.stride)
+        (event + self.first).is_multiple_of(self.stride)
     }
 
     /// Whether the run takes less than half of the samples.

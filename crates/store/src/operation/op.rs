@@ -28,6 +28,8 @@ pub struct Op {
     pub left_quarantine_seen: u64,
     /// The number of failed searches for PM space.
     pub failed_space_searches: u32,
+    /// The number of searches that found promises to give back.
+    pub settled_promises: u32,
     /// Damage that was met in the search for space: the reason when none is found.
     pub damage: Option<Error>,
     /// Bytes that the present attempt served from copies of lower tiers in DRAM.
@@ -58,6 +60,7 @@ impl Op {
             freed_seen: 0,
             left_quarantine_seen: 0,
             failed_space_searches: 0,
+            settled_promises: 0,
             damage: None,
             dram_bytes: 0,
             record: 0,

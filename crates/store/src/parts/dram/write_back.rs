@@ -151,6 +151,11 @@ impl WriteBack {
         *waiting -= 1;
     }
 
+    /// Threads in [`Self::wait_round`].
+    pub fn waiting_threads(&self) -> usize {
+        *self.waiting.0.lock()
+    }
+
     /// Wakes writers that wait for room.
     pub fn round_done(&self) {
         // Without this question each fsync would be a call of the kernel.

@@ -16,7 +16,7 @@ use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 /// Pause after the first failure of a file; it doubles with each further one.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 
-/// How often the pause doubles: to about half a minute.
+/// How often the pause of pages for devices doubles: to about half a minute. PM answers at once.
 const DOUBLINGS: u32 = 5;
 
 struct Failure {
@@ -43,10 +43,11 @@ impl Failure {
 
     /// Counts a further failure: the pause before the next try grows.
     fn back_off(&mut self, home: Option<Home>, now_ns: u64) {
-        for pause in self.pauses_of(home) {
-            let length = FIRST_PAUSE * (1 << pause.count.min(DOUBLINGS));
+        for home in [Home::Pm, Home::Block].into_iter().filter(|each| home.is_none_or(|home| home == *each)) {
+            let pause = &mut self.pauses[place(home)];
+            let doublings = if home == Home::Pm { 0 } else { pause.count.min(DOUBLINGS) };
             pause.count = pause.count.saturating_add(1);
-            pause.not_before_ns = now_ns + length.as_nanos() as u64;
+            pause.not_before_ns = now_ns + (FIRST_PAUSE * (1 << doublings)).as_nanos() as u64;
         }
     }
 
@@ -86,6 +87,18 @@ impl WriteErrors {
 
     /// Notes that a write-back of a file's pages of a home failed; of both homes, where it is not known.
     pub fn note(&self, ino: Ino, home: Option<Home>, error: &FsError, now_ns: u64) {
+        self.note_with(ino, error, |failure| failure.back_off(home, now_ns));
+    }
+
+    /// Notes that pages of a file failed beside pages for PM that were written: there is no pause.
+    pub fn note_beside_progress(&self, ino: Ino, error: &FsError) {
+        self.note_with(ino, error, |failure| {
+            let pause = &mut failure.pauses[place(Home::Pm)];
+            pause.count = pause.count.max(1);
+        });
+    }
+
+    fn note_with(&self, ino: Ino, error: &FsError, count: impl FnOnce(&mut Failure)) {
         let mut failures = self.failures.lock();
         let number = self.new_handle();
         let failure = failures.entry(ino).or_insert_with(|| Failure::new(error, number));
@@ -96,7 +109,7 @@ impl WriteErrors {
         }
         (failure.error, failure.number) = (error.clone(), number);
         failure.told.clear();
-        failure.back_off(home, now_ns);
+        count(failure);
     }
 
     /// Notes that a write-back waits for reserved device blocks that are under I/O pins for a moment. No
