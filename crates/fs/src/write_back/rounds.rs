@@ -13,6 +13,7 @@ use terrace_placement::Home;
 use terrace_runtime::interleave;
 use terrace_store::error::{FsError, FsResult};
 use terrace_store::inode::slot::load;
+use terrace_store::parts::dram::write_errors::WriteErrors;
 use terrace_store::store::Store;
 use terrace_store::types::Wait;
 use terrace_wal::Error;
@@ -28,19 +29,27 @@ pub(crate) enum Round {
     Nothing,
 }
 
-/// Notes the result of a write-back of pages of a home, or of both homes; `generation` is that of the inode when it began.
-fn note_round(
-    store: &Store,
-    (ino, generation): (Ino, Option<u32>),
-    home: Option<Home>,
-    result: &FsResult<()>,
-) {
+/// A file, and the generation of its inode when a write-back began.
+type File = (Ino, Option<u32>);
+
+/// Notes the result of a write-back of pages of a home, or of both homes.
+fn note_round(store: &Store, file: File, home: Option<Home>, result: &FsResult<()>) {
     match result {
-        Ok(()) => store.dram.write_back().errors.succeeded(ino, home),
+        Ok(()) => store.dram.write_back().errors.succeeded(file.0, home),
+        Err(error) => note_failure(store, file, error, |errors| {
+            errors.note(file.0, home, error, store.clock.monotonic_ns());
+        }),
+    }
+    store.dram.write_back().round_done();
+}
+
+/// Notes a failure by `note`, if it is one of the file.
+fn note_failure(store: &Store, (ino, generation): File, error: &FsError, note: impl FnOnce(&WriteErrors)) {
+    match error {
         // `Stale`: the file was removed meanwhile, and the next file of its inode number must not be told the
         // error.
-        Err(FsError::WouldBlock | FsError::Stale) => {}
-        Err(error) => {
+        FsError::WouldBlock | FsError::Stale => {}
+        _ => {
             // A removal forgets failures under the exclusive lock. An inode that cannot be read is told
             // rather than spared.
             let _guard = store.inodes.locks().read(ino);
@@ -50,11 +59,10 @@ fn note_round(
                 _ => false,
             };
             if !is_gone {
-                store.dram.write_back().errors.note(ino, home, error, store.clock.monotonic_ns());
+                note(&store.dram.write_back().errors);
             }
         }
     }
-    store.dram.write_back().round_done();
 }
 
 /// The generation of an inode that is in use and can be read.
@@ -163,13 +171,13 @@ fn try_group(
 }
 
 /// Notes the result of a group.
-fn end_round(store: &Store, file: (Ino, Option<u32>), tried: Tried) -> FsResult<Round> {
+fn end_round(store: &Store, file: File, tried: Tried) -> FsResult<Round> {
     let home = tried.home;
     let is_progress = tried.is_progress();
     match tried.result {
         // Pages beside were written: no pause.
         Ok(Written { failed: Some((_, error)), .. }) if is_progress && home == Some(Home::Pm) => {
-            store.dram.write_back().errors.note_beside_progress(file.0, &error);
+            note_failure(store, file, &error, |errors| errors.note_beside_progress(file.0, &error));
             store.dram.write_back().round_done();
             Ok(Round::Progress)
         }
