@@ -310,12 +310,15 @@ impl BlockCache {
     /// The dirty blocks of a file in `from..to`, ascending, at most `most`.
     pub fn dirty_blocks(&self, ino: Ino, from: FileBlock, to: FileBlock, most: usize) -> Vec<FileBlock> {
         let shard = self.files.shard(ino).lock();
-        match shard.files.get(&ino) {
-            Some(file) if from < to => {
-                file.blocks.range(from..to).take(most).map(|(block, _)| *block).collect()
-            }
-            _ => Vec::new(),
-        }
+        let file = shard.files.get(&ino).filter(|_| from < to);
+        file.into_iter().flat_map(|file| file.blocks.range(from..to)).take(most).map(|(at, _)| *at).collect()
+    }
+
+    /// The last dirty blocks of a file before `to`, descending, at most `most`.
+    pub fn dirty_blocks_before(&self, ino: Ino, to: FileBlock, most: usize) -> Vec<FileBlock> {
+        let shard = self.files.shard(ino).lock();
+        let blocks = shard.files.get(&ino).into_iter().flat_map(|file| file.blocks.range(..to).rev());
+        blocks.take(most).map(|(block, _)| *block).collect()
     }
 
     /// The number of dirty blocks of a file.

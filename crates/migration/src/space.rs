@@ -129,13 +129,15 @@ fn make_room(migration: &Migration, op: &mut Op) -> FsResult<()> {
     if no_data && lower_metadata(migration, 2 * migration.store.persistent.blocks().end_block().0)? > 0 {
         return Ok(());
     }
-    // Pages that hold promises are in flight on a second thread, or a second writer took the promises.
-    if (has_settled || migration.store.persistent.blocks().promises().count() > 0)
+    // Pages that hold promises may be in flight on a second thread. The wait does not count: the last resorts are still to come.
+    if purpose == Purpose::User
+        && op.settled_promises < MOST_SETTLED
+        && migration.store.persistent.blocks().promises().count() > 0
         && matches!(round, Ok(Round::Nothing) | Err(FsError::Engine(Error::NoSpace(_))))
-        && op.failed_space_searches <= MOST_STARVED
     {
+        op.settled_promises += MOST_SETTLED / 10;
         migration.store.dram.write_back().wait_round(Duration::from_millis(10));
-        return count_searches(migration, op, if has_settled { 1 } else { MOST_STARVED / 50 });
+        return Ok(());
     }
     after_round(migration, op, round)
 }

@@ -6,7 +6,7 @@ use super::metadata_words::first_owned;
 use std::sync::Arc;
 use std::time::Duration;
 use terrace_engine::{
-    BufferOptions, Engine, FormatOptions, FsError, FsResult, MountOptions, MoveRequest, Movements,
+    Allocate, BufferOptions, Engine, FormatOptions, FsError, FsResult, MountOptions, MoveRequest, Movements,
     Simulation, WriteFlags,
 };
 use terrace_format::map_kind::MapKind;
@@ -285,5 +285,47 @@ fn a_writer_without_space_waits_for_promises_in_flight() -> FsResult<()> {
         assert_eq!(writer.join().unwrap()? as u64, BLOCK);
         FsResult::Ok(())
     })?;
+    pool.assert_clean_after(&fs)
+}
+
+/// The failure of a page for PM counted as one of the device where an older page behind the durable end is for a device.
+#[test]
+fn the_failure_of_a_page_for_pm_pauses_pages_for_pm_alone() -> FsResult<()> {
+    let pool = SimulatedPool::new(4 << 20, 1024);
+    let fs = pool.mount_with(lazy_if_pinned());
+    let ino = make_lazy(&fs, "file", 0)?;
+    write(&fs, ino, 0, &pattern(12 * BLOCK as usize, 3))?;
+    fs.fsync(ino, false, W)?;
+    write(&fs, ino, 20 * BLOCK, &fill(64, 4))?;
+    let lost = first_owned(&pool, Owner::File { ino, block: FileBlock(0), unwritten: false });
+    pool.pm.poison(lost.offset().0..lost.offset().0 + BLOCK_SIZE);
+    write(&fs, ino, 0, &fill(64, 4))?;
+    fs.request_move(ino, MoveRequest::Unpin)?;
+    while fs.request_step() == Next::Again {}
+    write(&fs, ino, 13 * BLOCK, &fill(BLOCK as usize, 5))?;
+    assert_eq!((pages(&fs, Home::Block), pages(&fs, Home::Pm)), (1, 2));
+    assert!(lazy_round(&fs.store).is_err());
+    let (errors, now) = (&fs.store.dram.write_back().errors, fs.store.clock.monotonic_ns());
+    assert_eq!([Home::Pm, Home::Block].map(|home| errors.is_waiting(ino, home, now)), [true, false]);
+    pool.pm.clear_poison();
+    pool.clock.advance(Duration::from_secs(40));
+    fs.sync()?;
+    pool.assert_clean_after(&fs)
+}
+
+/// Scattered lazy pages in an unwritten extent asked an extent map for more room than it makes at once, until fsync said EIO.
+#[test]
+fn scattered_lazy_pages_of_an_unwritten_extent_go_in_pieces() -> FsResult<()> {
+    let options = FormatOptions { map: MapKind::Extent, ..format_options(1) };
+    let pool = SimulatedPool::formatted(64 << 20, 64, &options);
+    let fs = pool.mount_with(lazy());
+    let ino = create(&fs, ROOT, "file");
+    fs.fallocate(ino, 0, 1200 * BLOCK, Allocate::Extend, W)?;
+    for block in (0..1200).step_by(2) {
+        write(&fs, ino, block * BLOCK, &fill(64, 7))?;
+    }
+    assert_eq!(pages(&fs, Home::Pm), 600);
+    fs.fsync(ino, false, W)?;
+    assert_eq!(pages(&fs, Home::Pm), 0);
     pool.assert_clean_after(&fs)
 }

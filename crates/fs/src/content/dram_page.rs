@@ -10,7 +10,7 @@
 use smallvec::{SmallVec, smallvec};
 use terrace_cache::{Lines, Page};
 use terrace_format::inode::flag;
-use terrace_format::{BLOCK_SIZE, FileBlock};
+use terrace_format::{BLOCK_SIZE, FileBlock, PmBlock};
 use terrace_map::Mapping;
 use terrace_map::file_map::MapChange;
 use terrace_placement::Home;
@@ -124,7 +124,7 @@ fn can_lie_below_lines(store: &Store, inode: &Inode, block: FileBlock) -> Attemp
 /// A change of more blocks asks for its own room alone: with pages that wait it would be larger than a map takes at once.
 const LARGE_CHANGE: u64 = 60;
 /// The number of waiting pages before a change, and behind it, for which it leaves room.
-const WAITING: usize = 16;
+const WAITING: usize = 8;
 
 /// Room in the map for blocks that write-back puts into PM, beside the pages of the file that wait for it already: an extent
 /// map has no place for their blocks yet. The caller holds the inode's exclusive lock.
@@ -141,29 +141,44 @@ pub(super) fn expect_map_room(store: &Store, inode: &Inode, range: BlockRange) -
     if mappings.iter().flatten().filter(|mapping| !mapping.unwritten).count() == mappings.len() {
         return Ok(());
     }
-    // Any block will do: the room does not depend on it.
-    let some = Mapping::written(store.persistent.blocks().first_block());
-    let written = |mapping: Option<Mapping>| mapping.filter(|mapping| !mapping.unwritten).or(Some(some));
+    // Any blocks will do: the room depends on neighbours alone. Blocks of a larger change may lie apart; pages of small
+    // appends mostly get neighbours.
+    let (mut at, mut last) = (store.persistent.blocks().first_block(), None);
+    let mut some = |block: FileBlock, is_apart: bool| {
+        let follows = !is_apart && last.is_some_and(|last: FileBlock| last.plus(1) == block);
+        (at, last) = (PmBlock(at.0 + if follows { 1 } else { 2 }), Some(block));
+        Some(Mapping::written(at))
+    };
     let change_of = |first, mappings| MapChange { inode: inode.map(), first, mappings };
-    let waiting: Vec<MapChange> = waiting_beside(store, inode, range)
-        .into_iter()
-        .map(|block| change_of(block, smallvec![Some(some)]))
-        .collect();
-    let change = change_of(range.first, mappings.into_iter().map(written).collect());
+    let (before, behind) = waiting_beside(store, inode, range);
+    let mut waiting: Vec<MapChange> =
+        before.into_iter().map(|block| change_of(block, smallvec![some(block, false)])).collect();
+    let mut own = SmallVec::new();
+    for (mapping, number) in mappings.into_iter().zip(0..) {
+        let is_apart = range.count() > 1;
+        own.push(
+            mapping.filter(|mapping| !mapping.unwritten).or_else(|| some(range.first.plus(number), is_apart)),
+        );
+    }
+    waiting.extend(behind.into_iter().map(|block| change_of(block, smallvec![some(block, false)])));
+    let change = change_of(range.first, own);
     match store.persistent.map().missing_room(&waiting, &change)? {
         Some(room) => Err(Error::from(room).into()),
         None => Ok(()),
     }
 }
 
-/// Blocks of pages for PM that wait beside a range.
-fn waiting_beside(store: &Store, inode: &Inode, range: BlockRange) -> Vec<FileBlock> {
+/// Blocks of pages for PM that wait before a range, and behind it, ascending.
+fn waiting_beside(store: &Store, inode: &Inode, range: BlockRange) -> (Vec<FileBlock>, Vec<FileBlock>) {
     if range.count() > LARGE_CHANGE {
-        return Vec::new();
+        return (Vec::new(), Vec::new());
     }
     let cache = store.dram.cache();
-    let mut blocks = cache.dirty_blocks(inode.ino, FileBlock(0), range.first, WAITING);
-    blocks.extend(cache.dirty_blocks(inode.ino, range.end, FileBlock(u64::MAX), WAITING));
-    blocks.retain(|block| cache.home_of(inode.page_key(*block)) == Some(Home::Pm));
-    blocks
+    let is_lazy = |block: &FileBlock| cache.home_of(inode.page_key(*block)) == Some(Home::Pm);
+    let mut before = cache.dirty_blocks_before(inode.ino, range.first, WAITING);
+    before.reverse();
+    before.retain(is_lazy);
+    let mut behind = cache.dirty_blocks(inode.ino, range.end, FileBlock(u64::MAX), WAITING);
+    behind.retain(is_lazy);
+    (before, behind)
 }

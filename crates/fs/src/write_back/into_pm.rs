@@ -48,11 +48,8 @@ pub fn absorb(store: &Store, ino: Ino, blocks: &[FileBlock], wait: Wait) -> FsRe
         let most = if one_by_one { 1 } else { rest.len().min(atomic_blocks(store) as usize) };
         match absorb_some(store, ino, &rest[..most], wait) {
             Ok(done) => rest = &rest[done..],
-            // Damage, or a device that fails, holds back what it concerns, and no other page (I8).
-            Err(error)
-                if (error.concerns_one_file() || error.is_transient())
-                    && !store.persistent.wal().is_stopped() =>
-            {
+            // Damage holds back what it concerns, and no other page (I8).
+            Err(error) if error.concerns_one_file() && !store.persistent.wal().is_stopped() => {
                 if one_by_one {
                     failed.get_or_insert(error);
                     rest = &rest[1..];

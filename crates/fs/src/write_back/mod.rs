@@ -12,3 +12,4 @@ pub mod lazy_step;
 pub(crate) mod room;
 pub mod rounds;
 pub mod steps;
+mod tried;

@@ -37,7 +37,7 @@ pub(crate) fn wait_for_dirty_room(store: &Store, pages: u64, wait: Wait) -> FsRe
             Ok(Round::Nothing) => {
                 waits += 1;
                 let has_pages = store.dram.cache().dirty_pages() > 0;
-                if waits > MOST_WAITS || has_pages && do_all_wait(store, &[Home::Pm, Home::Block]) {
+                if waits > MOST_WAITS || has_pages && do_all_wait(store, &[Home::Block, Home::Pm]) {
                     return Err(of_writer(store.dram.write_back().errors.last()));
                 }
                 store.dram.write_back().wait_round(WAIT);
@@ -90,8 +90,9 @@ pub(crate) fn wait_for_lazy_room(store: &Store, pages: u64, wait: Wait) -> Optio
 fn do_all_wait(store: &Store, homes: &[Home]) -> bool {
     let (now, errors, cache) =
         (store.clock.monotonic_ns(), &store.dram.write_back().errors, store.dram.cache());
+    let is_there = |home: &&Home| cache.dirty_pages_of(**home) > 0;
     cache.dirty_files().into_iter().all(|ino| {
-        homes.iter().all(|home| {
+        homes.iter().filter(is_there).all(|home| {
             errors.is_waiting(ino, *home, now)
                 || cache.first_of_home(ino, *home, FileBlock(0), u64::MAX).is_none()
         })

@@ -4,9 +4,10 @@
 //! Failing pages for PM hold up no sound page of the file. Where a round over a file writes no page of a home, pages of that home
 //! wait for a pause (`write_errors`).
 
-use crate::write_back::file::{blocks_with, raise_durable, write_back_file};
+use crate::write_back::file::{raise_durable, write_back_file};
 use crate::write_back::group::{Written, write_back_blocks};
 use crate::write_back::lazy::write_back_lazy;
+use crate::write_back::tried::{Tried, try_group};
 use std::time::Duration;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_placement::Home;
@@ -85,19 +86,21 @@ pub fn write_back_noted(store: &Store, ino: Ino, wait: Wait) -> FsResult<()> {
 
 /// Writes back a group around a block, but for pages for PM that wait after a failure.
 fn group_round(store: &Store, ino: Ino, block: FileBlock) -> FsResult<Round> {
-    let (now, errors) = (store.clock.monotonic_ns(), &store.dram.write_back().errors);
     let file = (ino, generation_of(store, ino));
     let tried = try_group(store, ino, block, |home, blocks| match home {
-        Home::Pm if errors.is_waiting(ino, Home::Pm, now) => Ok(Written::default()),
         Home::Block => write_back_blocks(store, ino, blocks, interleave::active()),
-        Home::Pm => write_back_lazy(store, ino, blocks, interleave::active(), Wait::Allowed),
+        Home::Pm => Ok(Written::default()),
     });
-    end_round(store, file, tried)
+    let now = store.clock.monotonic_ns();
+    if tried.home == Some(Home::Pm) && !store.dram.write_back().errors.is_waiting(ino, Home::Pm, now) {
+        return pm_group_round(store, ino, block, u64::MAX, Wait::Allowed);
+    }
+    end_round(store, file, tried, false)
 }
 
-/// Writes back a group around a block if it goes into PM; after a failure the first sound group of the file. With `Wait::Never`
-/// no device is asked for content that pages lack.
-fn pm_group_round(store: &Store, ino: Ino, block: FileBlock, wait: Wait) -> FsResult<Round> {
+/// Writes back a group around a block if it goes into PM; after a failure the first sound group of the file with a page that is
+/// dirty since `since_ns` or before. With `Wait::Never` no device is asked for content that pages lack.
+fn pm_group_round(store: &Store, ino: Ino, block: FileBlock, since_ns: u64, wait: Wait) -> FsResult<Round> {
     let file = (ino, generation_of(store, ino));
     let try_at = |block| {
         try_group(store, ino, block, |home, blocks| match home {
@@ -106,80 +109,46 @@ fn pm_group_round(store: &Store, ino: Ino, block: FileBlock, wait: Wait) -> FsRe
         })
     };
     let mut tried = try_at(block);
-    let (mut from, mut failed) = (FileBlock(0), None);
-    while let Some(error) = tried.failure().or_else(|| failed.clone()).filter(|_| !tried.is_progress()) {
-        failed.get_or_insert(error);
-        let Some(next) = store.dram.cache().first_of_home(ino, Home::Pm, from, u64::MAX) else { break };
+    let (mut from, mut failed, mut is_blocked) = (FileBlock(0), tried.failure(), tried.is_blocked());
+    while !tried.is_progress() && (failed.is_some() || is_blocked) {
+        let next = store.dram.cache().first_of_home(ino, Home::Pm, from, since_ns);
+        let Some(next) = next else { break };
         let group = try_at(next);
         from = group.end.max(next.plus(1));
-        // Behind the durable end pages go in the order of their blocks, and an earlier one fails.
+        failed = failed.or(group.failure());
+        is_blocked |= group.is_blocked();
+        // Behind the durable end pages go in the order of their blocks, and an earlier one stays.
         let is_behind = group.first < next;
-        if is_behind || group.is_progress() {
+        if group.is_progress() {
             tried = group;
         }
         if is_behind {
             break;
         }
     }
-    if let (Ok(written), Some(error)) = (&mut tried.result, failed) {
-        written.failed.get_or_insert((tried.first, error));
-    }
-    end_round(store, file, tried)
-}
-
-/// A group that was tried.
-struct Tried {
-    /// `None`: the inode could not be read.
-    home: Option<Home>,
-    /// The first block that was looked at, and that behind the last.
-    first: FileBlock,
-    end: FileBlock,
-    result: FsResult<Written>,
-}
-
-impl Tried {
-    fn is_progress(&self) -> bool {
-        self.result.as_ref().is_ok_and(|written| !written.blocks.is_empty())
-    }
-
-    /// The failure of pages of the group.
-    fn failure(&self) -> Option<FsError> {
-        match &self.result {
-            Ok(written) => written.failed.as_ref().map(|(_, error)| error.clone()),
-            Err(FsError::Stale | FsError::Engine(Error::NoSpace(_))) => None,
-            Err(error) => Some(error.clone()),
+    let first = tried.first;
+    match &mut tried.result {
+        Ok(written) => written.failed = failed.map(|error| (first, error)),
+        Err(FsError::WouldBlock) if failed.is_some() => {
+            tried.result = Ok(Written { failed: failed.map(|error| (first, error)), ..Written::default() });
         }
+        Err(_) => {}
     }
+    end_round(store, file, tried, is_blocked)
 }
 
-fn try_group(
-    store: &Store,
-    ino: Ino,
-    block: FileBlock,
-    write: impl FnOnce(Home, &[FileBlock]) -> FsResult<Written>,
-) -> Tried {
-    let (home, blocks, result) = match blocks_with(store, ino, block) {
-        Ok((home, blocks)) => (Some(home), blocks.clone(), write(home, &blocks)),
-        Err(error) => (None, Vec::new(), Err(error)),
-    };
-    let last = match &result {
-        Ok(Written { failed: Some((last, _)), .. }) => Some(*last),
-        _ => blocks.last().copied(),
-    };
-    let first = blocks.first().copied().unwrap_or(block);
-    Tried { home, first, end: last.unwrap_or(block).plus(1), result }
-}
-
-/// Notes the result of a group.
-fn end_round(store: &Store, file: File, tried: Tried) -> FsResult<Round> {
+/// Notes the result of a group. `is_blocked`: pages of the file need a device, which a failure does not keep from being asked.
+fn end_round(store: &Store, file: File, tried: Tried, is_blocked: bool) -> FsResult<Round> {
     let home = tried.home;
     let is_progress = tried.is_progress();
     match tried.result {
         // Pages beside were written: no pause.
-        Ok(Written { failed: Some((_, error)), .. }) if is_progress && home == Some(Home::Pm) => {
+        Ok(Written { failed: Some((_, error)), .. })
+            if (is_progress || is_blocked) && home == Some(Home::Pm) =>
+        {
             note_failure(store, file, &error, |errors| errors.note_beside_progress(file.0, &error));
             store.dram.write_back().round_done();
-            Ok(Round::Progress)
+            if is_progress { Ok(Round::Progress) } else { Err(FsError::WouldBlock) }
         }
         Ok(Written { failed: Some((_, error)), .. }) => {
             note_round(store, file, home, &Err(error.clone()));
@@ -259,27 +228,29 @@ fn lazy_round_of(store: &Store, wait: Wait, is_ready: impl Fn(&Ino) -> bool) -> 
         return Ok(false);
     }
     let oldest = cache.least_recently_written(Home::Pm, |ino| is_ready(&ino));
-    let mut first_error = None;
+    let mut failed = None;
     if let Some(key) = oldest {
-        match pm_group_round(store, key.ino, key.block, wait) {
+        match pm_group_round(store, key.ino, key.block, u64::MAX, wait) {
             Ok(Round::Progress) => return Ok(true),
             Ok(Round::Nothing) => {}
-            Err(error) => first_error = Some(error),
+            Err(error) => failed = Some(error),
         }
     }
     // The page lies behind a page that a device holds up, is in flight elsewhere, or fails; or such pages are the oldest.
     for ino in cache.dirty_files().into_iter().filter(&is_ready) {
         if let Some(block) = cache.first_of_home(ino, Home::Pm, FileBlock(0), u64::MAX) {
-            match pm_group_round(store, ino, block, wait) {
+            match pm_group_round(store, ino, block, u64::MAX, wait) {
                 Ok(Round::Progress) => return Ok(true),
                 Ok(Round::Nothing) => {}
-                Err(error) => {
-                    first_error.get_or_insert(error);
+                // A page that needs a device is for a thread that may ask it.
+                Err(error) if failed.is_none() || matches!(error, FsError::WouldBlock) => {
+                    failed = Some(error)
                 }
+                Err(_) => {}
             }
         }
     }
-    first_error.map_or(Ok(false), Err)
+    failed.map_or(Ok(false), Err)
 }
 
 /// Writes back the first group behind the durable end of a file, if its home is PM; false: it is not, cannot be written, or is
@@ -297,7 +268,7 @@ pub(crate) fn tail_round(store: &Store, ino: Ino) -> bool {
             let _guard = store.inodes.locks().read(ino);
             first()
         };
-        match block.map(|block| pm_group_round(store, ino, block, Wait::Allowed)) {
+        match block.map(|block| pm_group_round(store, ino, block, u64::MAX, Wait::Allowed)) {
             Some(Ok(Round::Progress)) => return true,
             Some(Ok(Round::Nothing)) => store.dram.write_back().wait_round(WAIT),
             Some(Err(_)) | None => return false,
@@ -351,7 +322,7 @@ pub(crate) fn lazy_age_round(store: &Store) -> bool {
     let cache = store.dram.cache();
     let aged = aged_group(store, Home::Pm, |ino, first, cutoff| {
         match cache.first_of_home(ino, Home::Pm, first, cutoff) {
-            Some(block) => pm_group_round(store, ino, block, Wait::Never),
+            Some(block) => pm_group_round(store, ino, block, cutoff, Wait::Never),
             None => Ok(Round::Nothing),
         }
     });

@@ -15,15 +15,15 @@ pub fn scan_table(store: &Store) -> FsResult<()> {
     Ok(())
 }
 
-/// Makes room in the map of a file, in transactions of their own.
-pub fn make_map_room(store: &Store, op: &Op, room: &MapRoom) -> FsResult<()> {
+/// Makes room in the map of a file, in transactions of their own. False: nothing was to be made.
+pub fn make_map_room(store: &Store, op: &Op, room: &MapRoom) -> FsResult<bool> {
     let mut is_made = false;
     loop {
         let reservation =
             store.persistent.wal().reserve(SMALL_RECORD.min(store.persistent.wal().max_record()))?;
         let mut claim = match store.persistent.blocks().claim(room.pages.min(PAGES), op.purpose) {
             // A page was made, and perhaps it is enough: the operation looks again.
-            Err(Error::NoSpace(_)) if is_made => return Ok(()),
+            Err(Error::NoSpace(_)) if is_made => return Ok(true),
             claim => claim?,
         };
         let _guard = store.inodes.locks().write(room.ino);
@@ -37,7 +37,7 @@ pub fn make_map_room(store: &Store, op: &Op, room: &MapRoom) -> FsResult<()> {
             }
         };
         if tx.is_empty() {
-            return Ok(());
+            return Ok(is_made);
         }
         // After a failure the pages stay taken: the record may be valid.
         store.persistent.wal().commit(reservation, &tx)?;
