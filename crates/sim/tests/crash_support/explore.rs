@@ -23,7 +23,7 @@ pub struct Effort {
     pub samples: usize,
     /// The distance of the explored moments.
     pub stride: usize,
-    /// The first of them.
+    /// Shifts them.
     pub first: usize,
     /// Moments of a case after which recovery is crashed too, about.
     pub recoveries: usize,
@@ -35,7 +35,7 @@ impl Effort {
     /// `TERRACE_CRASH_SAMPLES` multiplies the samples; all subsets of up to eight lines are taken as well. If it is less
     /// than one, the least numbers are halved; if it is less than a half, all subsets of up to four lines are taken; if it is
     /// less than a fifth, every second moment is taken, and every third if it is less than a tenth, with each file map others.
-    /// `TERRACE_CRASH_FIRST` is the first of them.
+    /// `TERRACE_CRASH_FIRST` shifts them.
     pub fn default_times(factor: f64) -> Effort {
         let samples = std::env::var("TERRACE_CRASH_SAMPLES").ok().and_then(|s| s.parse::<f64>().ok());
         let samples = samples.unwrap_or(1.0);

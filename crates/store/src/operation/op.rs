@@ -28,7 +28,7 @@ pub struct Op {
     pub left_quarantine_seen: u64,
     /// The number of failed searches for PM space.
     pub failed_space_searches: u32,
-    /// The number of searches that found promises to give back.
+    /// Searches that found promises to give back, and waits for promises, each as many searches.
     pub settled_promises: u32,
     /// Damage that was met in the search for space: the reason when none is found.
     pub damage: Option<Error>,
