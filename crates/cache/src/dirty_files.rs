@@ -32,8 +32,9 @@ pub(crate) struct File {
     pub(crate) oldest_ns: u64,
 }
 
-/// A shard of the index.
+/// A shard of the index, on lines of its own in the processors' caches.
 #[derive(Default)]
+#[repr(align(64))]
 pub(crate) struct Shard {
     pub(crate) files: FxHashMap<Ino, File>,
     /// Writes between syncs, of blocks with and without a page.
@@ -201,7 +202,11 @@ impl DirtyFiles {
 
     /// Tells all the number of states of a shard, which is locked.
     fn count_states(&self, ino: Ino, shard: &Shard) {
-        self.states[ino.0 as usize % SHARDS].store(shard.states.len() as u64, Ordering::Relaxed);
+        let (states, now) = (&self.states[ino.0 as usize % SHARDS], shard.states.len() as u64);
+        // All shards' numbers share lines of the processors' caches, and most syncs change none.
+        if states.load(Ordering::Relaxed) != now {
+            states.store(now, Ordering::Relaxed);
+        }
     }
 
     /// Whether a block was made eager since the mount.

@@ -17,8 +17,6 @@ use terrace_store::store::Store;
 
 /// Samples of a measurement.
 const SAMPLES: usize = 101;
-/// Measurements, of which each has to find PM slow.
-const MEASUREMENTS: usize = 3;
 /// The pause between measurements, and before another try when PM has no free block.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -28,15 +26,14 @@ pub(crate) fn is_wanted(store: &Store) -> bool {
     !store.mode.read_only && options.has_page() && options.lazy == LazyOption::Auto
 }
 
-/// Background: the measurements.
+/// Background: the measurements, once in a mount however often the step is made.
 pub(crate) struct LineCostStep {
     store: Weak<Store>,
-    measured: Vec<LineCosts>,
 }
 
 impl LineCostStep {
     pub(crate) fn new(store: &Arc<Store>) -> LineCostStep {
-        LineCostStep { store: Arc::downgrade(store), measured: Vec::new() }
+        LineCostStep { store: Arc::downgrade(store) }
     }
 }
 
@@ -47,19 +44,18 @@ impl Step for LineCostStep {
 
     fn step(&mut self) -> Next {
         let Some(store) = self.store.upgrade() else { return Next::Done };
+        if store.dram.lazy_writes().is_measured() {
+            return Next::Done;
+        }
         match measure(&store) {
-            Found::Costs(costs) => self.measured.push(costs),
+            Found::Costs(costs) => store.dram.lazy_writes().note_costs(costs),
             Found::NoBlock => return Next::After(PAUSE),
             Found::Nothing => {
                 store.dram.lazy_writes().give_up();
                 return Next::Done;
             }
         }
-        if self.measured.len() < MEASUREMENTS {
-            return Next::After(PAUSE);
-        }
-        store.dram.lazy_writes().take_costs(&self.measured);
-        Next::Done
+        if store.dram.lazy_writes().is_measured() { Next::Done } else { Next::After(PAUSE) }
     }
 }
 

@@ -64,7 +64,7 @@ pub(crate) fn lazy_status(engine: &Engine) -> LazyStatus {
         (LazyOption::Auto, true, _) => "persistent memory is much slower than DRAM",
         (LazyOption::Auto, false, _) => "persistent memory is not 1.5 times and 5 ns slower than DRAM",
     };
-    let SyncVerdicts { lazy: made_lazy, eager, again, agreed, lines, copied_twice } = lazy.counted();
+    let SyncVerdicts { lazy: made_lazy, eager, again, agreed, lines, copied_twice } = lazy.counts().choices();
     let PageCounts { hits, misses, merged_lines } = lazy.counts().writes();
     LazyStatus {
         on,

@@ -7,8 +7,8 @@ use crate::types::inode::Inode;
 use terrace_cache::SyncVerdicts;
 use terrace_format::{FileBlock, Ino};
 
-/// Keeps the choices of a sync, and counts those that blocks have again. Called after the sync has given the blocks their places, without locks. A block that
-/// cannot be looked up keeps none: it is a hint.
+/// Keeps the choices of a sync, and counts those that blocks have again. Called after the sync has given the blocks their places,
+/// without locks. A block that cannot be looked up keeps none: it is a hint.
 pub fn keep_choices(store: &Store, ino: Ino, eager: &[(FileBlock, bool)]) {
     if eager.is_empty() {
         return;
@@ -27,7 +27,7 @@ pub fn keep_choices(store: &Store, ino: Ino, eager: &[(FileBlock, bool)]) {
             }
         }
     }
-    store.dram.lazy_writes().count(&verdicts);
+    store.dram.lazy_writes().counts().add_choices(ino, &verdicts);
 }
 
 /// Whether a block is lazy, by the flag of its PM block; `None`: it is not flagged. For a block without a state in the index. The

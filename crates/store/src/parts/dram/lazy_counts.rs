@@ -1,6 +1,6 @@
 //! Counts of lazy writes and of their pages, for `terrace status`.
 
-use terrace_cache::Lines;
+use terrace_cache::{Lines, SyncVerdicts};
 use terrace_format::Ino;
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,7 +10,7 @@ const SHARDS: usize = 16;
 /// Bytes of a cache line.
 const LINE: u64 = 64;
 
-/// A shard on a cache line of its own. All accesses are relaxed, so two writers of a shard may lose each other's counts.
+/// A shard on cache lines of its own. All accesses are relaxed, so two writers of a shard may lose each other's counts.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Shard {
@@ -18,6 +18,8 @@ struct Shard {
     misses: AtomicU64,
     merged: AtomicU64,
     dead: AtomicU64,
+    /// The words of [`SyncVerdicts`], in its order.
+    verdicts: [AtomicU64; 6],
 }
 
 #[inline]
@@ -77,6 +79,17 @@ impl LazyCounts {
         add(&self.shard(ino).dead, lines);
     }
 
+    /// Adds the choices of a sync of a file.
+    #[inline]
+    pub fn add_choices(&self, ino: Ino, choices: &SyncVerdicts) {
+        let SyncVerdicts { lazy, eager, again, agreed, lines, copied_twice } = *choices;
+        for (word, more) in
+            self.shard(ino).verdicts.iter().zip([lazy, eager, again, agreed, lines, copied_twice])
+        {
+            add(word, more);
+        }
+    }
+
     fn sum(&self, of: fn(&Shard) -> &AtomicU64) -> u64 {
         self.shards.iter().map(|shard| of(shard).load(Ordering::Relaxed)).fold(0, u64::wrapping_add)
     }
@@ -88,6 +101,16 @@ impl LazyCounts {
             misses: self.sum(|shard| &shard.misses),
             merged_lines: self.sum(|shard| &shard.merged),
         }
+    }
+
+    /// The choices of all syncs.
+    pub fn choices(&self) -> SyncVerdicts {
+        let sum = |at: usize| {
+            let words = self.shards.iter().map(|shard| shard.verdicts[at].load(Ordering::Relaxed));
+            words.fold(0, u64::wrapping_add)
+        };
+        let [lazy, eager, again, agreed, lines, copied_twice] = [0, 1, 2, 3, 4, 5].map(sum);
+        SyncVerdicts { lazy, eager, again, agreed, lines, copied_twice }
     }
 
     /// Bytes that were dropped before they were written to PM.

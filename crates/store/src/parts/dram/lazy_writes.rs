@@ -2,8 +2,9 @@
 
 use crate::parts::dram::lazy_counts::LazyCounts;
 use std::time::Duration;
-use terrace_cache::{LineCosts, STATE_BYTES, SyncAges, SyncVerdicts};
+use terrace_cache::{LineCosts, STATE_BYTES, SyncAges};
 use terrace_format::BLOCK_SIZE;
+use terrace_runtime::sync::Mutex;
 use terrace_runtime::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use terrace_runtime::thread;
 
@@ -95,6 +96,9 @@ pub enum LazyAblation {
     Blocks,
 }
 
+/// Measurements of the costs of a line in a mount, of which each has to find PM slow.
+const MEASUREMENTS: usize = 3;
+
 /// PM is slow from this multiple of DRAM's cost on,
 const SLOW_TIMES: f64 = 1.5;
 /// and from this difference for a line on: less is the noise of two measurements of the same memory, and less than a page in
@@ -114,9 +118,10 @@ pub struct LazyWrites {
     is_on: AtomicBool,
     /// Whether the costs cannot be measured in this mount.
     is_given_up: AtomicBool,
+    /// Costs that were measured until now.
+    found: Mutex<Vec<LineCosts>>,
     /// Picoseconds for a line of DRAM and of PM; 0: not measured.
     costs_ps: [AtomicU64; 2],
-    choices: [AtomicU64; 6],
     counts: LazyCounts,
 }
 
@@ -127,8 +132,8 @@ impl LazyWrites {
             options: *options,
             is_on: AtomicBool::new(options.lazy == LazyOption::On && options.has_page()),
             is_given_up: AtomicBool::new(false),
+            found: Mutex::default(),
             costs_ps: Default::default(),
-            choices: Default::default(),
             counts: LazyCounts::default(),
         }
     }
@@ -169,9 +174,23 @@ impl LazyWrites {
         self.measured().unwrap_or(ASSUMED)
     }
 
-    /// Takes measured costs, all of one moment. By these lazy writes are on or off until the unmount: on if PM is slow in
-    /// each of the measurements.
-    pub fn take_costs(&self, measured: &[LineCosts]) {
+    /// Takes the costs of a measurement. The last one decides whether lazy writes are on until the unmount.
+    pub fn note_costs(&self, costs: LineCosts) {
+        let mut found = self.found.lock();
+        found.push(costs);
+        if found.len() >= MEASUREMENTS {
+            self.take_costs(&found);
+        }
+    }
+
+    /// Whether no measurement is to come.
+    pub fn is_measured(&self) -> bool {
+        self.is_given_up() || self.measured().is_some()
+    }
+
+    /// Takes all measured costs. By these lazy writes are on or off until the unmount: on if PM is slow in each of the
+    /// measurements.
+    fn take_costs(&self, measured: &[LineCosts]) {
         let Some(last) = measured.last() else { return };
         self.costs_ps[0].store((last.dram_ns * 1000.0) as u64, Ordering::Relaxed);
         self.costs_ps[1].store((last.pm_ns * 1000.0) as u64, Ordering::Relaxed);
@@ -193,25 +212,10 @@ impl LazyWrites {
         self.is_given_up.load(Ordering::Relaxed)
     }
 
-    /// Counts of writes and of their pages.
+    /// Counts of writes, of their pages, and of choices.
     #[inline]
     pub fn counts(&self) -> &LazyCounts {
         &self.counts
-    }
-
-    /// Counts the choices of a sync.
-    pub fn count(&self, verdicts: &SyncVerdicts) {
-        let SyncVerdicts { lazy, eager, again, agreed, lines, copied_twice } = *verdicts;
-        for (count, more) in self.choices.iter().zip([lazy, eager, again, agreed, lines, copied_twice]) {
-            count.fetch_add(more, Ordering::Relaxed);
-        }
-    }
-
-    /// The choices of all syncs.
-    pub fn counted(&self) -> SyncVerdicts {
-        let [lazy, eager, again, agreed, lines, copied_twice] =
-            [0, 1, 2, 3, 4, 5].map(|index: usize| self.choices[index].load(Ordering::Relaxed));
-        SyncVerdicts { lazy, eager, again, agreed, lines, copied_twice }
     }
 }
 
@@ -227,6 +231,17 @@ mod tests {
         let writes = LazyWrites::new(&BufferOptions { lazy, ..BufferOptions::default() });
         writes.take_costs(measured);
         writes.is_on()
+    }
+
+    #[test]
+    fn the_third_measurement_decides_and_is_the_last() {
+        let writes = LazyWrites::new(&BufferOptions { lazy: LazyOption::Auto, ..BufferOptions::default() });
+        for _ in 0..2 {
+            writes.note_costs(SLOW);
+            assert!(!writes.is_measured() && !writes.is_on());
+        }
+        writes.note_costs(SLOW);
+        assert!(writes.is_measured() && writes.is_on());
     }
 
     #[test]
