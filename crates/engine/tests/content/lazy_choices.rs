@@ -96,3 +96,40 @@ fn a_synced_part_of_a_block_is_lazy_where_a_direct_write_stores_the_whole_block(
     }
     Ok(())
 }
+
+#[test]
+fn a_first_write_to_part_of_a_block_is_lazy_in_an_eager_file_where_a_direct_write_stores_the_whole_block()
+-> FsResult<()> {
+    for data_ordered in [false, true] {
+        let pool = SimulatedPool::new(4 << 20, 64);
+        let buffer = BufferOptions { bytes: 64 * BLOCK_SIZE, lazy: LazyOption::On, ..Default::default() };
+        let options = MountOptions { buffer, data_ordered: Some(data_ordered), ..MountOptions::default() };
+        let fs = pool.mount_with(options);
+        let ino = create(&fs, ROOT, "file");
+        // Blocks that are appended alone have no choice; the sync makes the file eager.
+        write(&fs, ino, 0, 8 * BLOCK)?;
+        fs.fsync(ino, false, Wait::Allowed)?;
+        write(&fs, ino, 8, 8 * BLOCK)?;
+        fs.fsync(ino, false, Wait::Allowed)?;
+        // Whole blocks, an append, most of a block, and O_SYNC.
+        for (block, length) in [(3, BLOCK), (16, 100), (4, 4_000)] {
+            assert_eq!(write(&fs, ino, block, length)?, 0, "{length} bytes in block {block}");
+        }
+        let sync = WriteFlags { sync: true, ..WriteFlags::default() };
+        fs.write(ino, 5 * BLOCK_SIZE, &fill(100, 5), sync, Wait::Allowed)?;
+        assert_eq!(fs.accounts()?.lazy_pages, 0);
+        let parts = u64::from(!data_ordered);
+        assert_eq!(write(&fs, ino, 9, 100)?, parts, "data=ordered {data_ordered}: a part");
+        // Of the last block a part.
+        assert_eq!(write(&fs, ino, 10, 2 * BLOCK + 100)?, 2 * parts, "a part behind whole blocks");
+        let content = read_all(&fs, ino)?;
+        for (block, length) in [(9, 100), (10, 2 * BLOCK + 100)] {
+            assert_eq!(content[block * BLOCK..][..length], fill(length, block as u8));
+        }
+        fs.fsync(ino, false, Wait::Allowed)?;
+        assert_eq!(fs.accounts()?.lazy_pages, 0);
+        assert_eq!(read_all(&fs, ino)?, content);
+        pool.assert_clean_after(&fs)?;
+    }
+    Ok(())
+}

@@ -168,7 +168,9 @@ fn first_run(
     let mut blocks = Segment { offset, length: length as u64, data: None }.blocks();
     // A request has no larger parts in any case (C13).
     blocks.end = blocks.end.min(blocks.first.plus(atomic_blocks(store)));
-    let (count, is_lazy) = lazy_run(store, &inode, blocks, flags);
+    let most = (blocks.end.0 * BLOCK_SIZE - offset) as usize;
+    let whole = Segment { offset, length: length.min(most) as u64, data: None };
+    let (count, is_lazy) = lazy_run(store, &inode, &whole, flags);
     let end = (blocks.first.0 + count) * BLOCK_SIZE;
     Ok((length.min((end - offset) as usize), is_lazy))
 }

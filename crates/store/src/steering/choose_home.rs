@@ -8,6 +8,7 @@ use crate::parts::dram::lazy_writes::LazyAblation;
 use crate::parts::steering::file_history::FileHistory;
 use crate::pressure::buffer::{has_buffer, has_lazy_writes};
 use crate::steering::kept_choices::kept_choice;
+use crate::steering::written_lines::written_lines;
 use crate::store::Store;
 use crate::types::inode::Inode;
 use crate::types::segment::Segment;
@@ -46,11 +47,13 @@ fn is_behind_dirty(inode: &Inode, segment: &Segment<'_>, flags: WriteFlags) -> b
 /// inode's lock.
 #[inline]
 pub fn is_lazy(store: &Store, inode: &Inode, block: FileBlock, flags: WriteFlags) -> bool {
-    has_lazy_writes(store) && lazy_run(store, inode, BlockRange::new(block, block.plus(1)), flags).1
+    let whole = Segment { offset: block.0 * BLOCK_SIZE, length: BLOCK_SIZE, data: None };
+    has_lazy_writes(store) && lazy_run(store, inode, &whole, flags).1
 }
 
-/// The number of blocks that have the same choice at the begin of a range, and the choice, as [`is_lazy`].
-pub fn lazy_run(store: &Store, inode: &Inode, range: BlockRange, flags: WriteFlags) -> (u64, bool) {
+/// The number of blocks that have the same choice at the begin of a write, and the choice, as [`is_lazy`].
+pub fn lazy_run(store: &Store, inode: &Inode, segment: &Segment<'_>, flags: WriteFlags) -> (u64, bool) {
+    let range = segment.blocks();
     let all = range.count();
     if !has_lazy_writes(store) || flags.sync || store.dram.mapped_files().has(inode.ino) {
         return (all, false);
@@ -72,6 +75,15 @@ pub fn lazy_run(store: &Store, inode: &Inode, range: BlockRange, flags: WriteFla
     let (now, ages) = (store.clock.monotonic_coarse_ns(), store.dram.lazy_writes().ages());
     let of_file = store.dram.cache().sync_choices(inode.page_key(range.first), now, ages, &mut choices);
     let is_published = store.dram.lazy_writes().options().ablation == LazyAblation::Published;
+    // Parts of blocks are the ends of the write.
+    let cheap = |at: u64| {
+        !is_published && (at == 0 || at + 1 == all) && is_cheaper_in_dram(store, inode, segment, at)
+    };
+    for at in [0, before_tail - 1] {
+        if cheap(at) {
+            choices[at as usize] = Some(true);
+        }
+    }
     // The flag of a PM block could only say the same.
     if of_file == Some(false) && !is_published && !choices.contains(&Some(true)) {
         return (before_tail, false);
@@ -88,6 +100,22 @@ pub fn lazy_run(store: &Store, inode: &Inode, range: BlockRange, flags: WriteFla
     assert!(before_tail > 0 && before_tail <= all, "{before_tail} of {all} blocks lie before the tail");
     let first = is_lazy(0);
     ((1..all).find(|at| is_lazy(*at) != first).unwrap_or(all), first)
+}
+
+/// Whether the part that a write overwrites of its block `at` costs less by way of DRAM even if a sync follows at once: a direct
+/// write stores the whole block under data=atomic.
+fn is_cheaper_in_dram(store: &Store, inode: &Inode, segment: &Segment<'_>, at: u64) -> bool {
+    if store.mode.data_ordered || segment.offset >= inode.size() {
+        return false;
+    }
+    let Some((block, from, to)) = segment.parts().nth(at as usize) else { return false };
+    if to - from == BLOCK_SIZE as usize {
+        return false;
+    }
+    let written = written_lines(store, inode, block, (from, to));
+    let lines = u64::from(written.lines.0.count_ones());
+    let costs = store.dram.lazy_writes().costs();
+    !written.is_new && !written.is_append && costs.is_lazy(lines, lines, written.direct.into())
 }
 
 /// Whether the predictors expect a sync soon of a file whose blocks were not synced yet: a mail is written once and synced

@@ -5,18 +5,17 @@
 //! the inode lock exclusively. Both get the inode as it was before the write. They touch a few words of fixed tables: no
 //! lock, no allocation.
 
-use crate::error::FsResult;
 use crate::inode::slot::load;
 use crate::parts::steering::file_history::FileHistory;
 use crate::pressure::buffer::has_lazy_writes;
 use crate::steering::choose_home::entry_after;
+use crate::steering::written_lines::written_lines;
 use crate::store::Store;
 use crate::types::inode::Inode;
 use crate::types::segment::Segment;
 use crate::types::{BlockRange, WriteFlags};
 use smallvec::SmallVec;
-use terrace_cache::{AppendedLines, Lines, WrittenLines};
-use terrace_format::inode::flag;
+use terrace_cache::{AppendedLines, WrittenLines};
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_placement::write_size::Entry;
 use terrace_placement::{Home, Observation, prior};
@@ -129,32 +128,6 @@ pub fn note_lines(store: &Store, inode: &Inode, segment: &Segment<'_>, flags: Wr
     }
 }
 
-/// The lines of a write to bytes `from` to `to` of a block, and those that it stores to PM the direct way: all of a new block, as
-/// write-back does, and all under data=atomic where a part of the bytes of a block is overwritten. Lines over a cold block count
-/// as stored alone, and whole pages (checksums of data) cost the same either way.
-fn written_lines(store: &Store, inode: &Inode, block: FileBlock, (from, to): (usize, usize)) -> WrittenLines {
-    let (start, size) = (block.0 * BLOCK_SIZE, inode.size());
-    let (lines, is_new) = (Lines::touched(from, to), start >= size);
-    let is_append = start + from as u64 >= size;
-    let replaces = || {
-        let is_in_place = store.mode.data_ordered || store.mode.has_checksums;
-        !is_in_place
-            && !is_append
-            && lines != Lines::ALL
-            && (!inode.slot.has(flag::HAS_COLD) || has_all_lines(store, inode, block).unwrap_or(false))
-    };
-    assert!(from < to && to <= BLOCK_SIZE as usize, "bytes {from}..{to} of block {block}");
-    let direct = if is_new || replaces() { Lines::ALL } else { lines };
-    WrittenLines { lines, direct: direct.0.count_ones(), is_new, is_append }
-}
-
-/// Whether PM has all lines of a block.
-fn has_all_lines(store: &Store, inode: &Inode, block: FileBlock) -> FsResult<bool> {
-    let Some(mapping) = store.persistent.map().lookup(&inode.map(), block)? else { return Ok(false) };
-    let blocks = store.persistent.blocks();
-    Ok(mapping.unwritten || blocks.lines(mapping.block, inode.ino, block)?.is_full())
-}
-
 /// Chooses between lazy and eager for the blocks of a file that were written since its last sync, at the begin of a sync. Gives
 /// the new choices, for [`keep_choices`](super::kept_choices::keep_choices): whether the block is eager.
 pub fn judge_sync(store: &Store, ino: Ino) -> Vec<(FileBlock, bool)> {
@@ -166,7 +139,7 @@ pub fn judge_sync(store: &Store, ino: Ino) -> Vec<(FileBlock, bool)> {
     let (lazy, now) = (store.dram.lazy_writes(), store.clock.monotonic_coarse_ns());
     let generation = inode.slot.generation.get();
     let judged = store.dram.cache().judge_sync(ino, generation, now, lazy.costs(), lazy.ages());
-    lazy.count(&judged.verdicts);
+    lazy.counts().add_choices(ino, &judged.verdicts);
     judged.new
 }
 

@@ -4,3 +4,4 @@ pub mod choose_home;
 pub mod kept_choices;
 pub mod learn;
 pub mod read_dominated;
+pub(crate) mod written_lines;
