@@ -119,6 +119,8 @@ pub(crate) fn accuracy(row: &Row, options: &Options) -> Outcome<()> {
                 sheet.add(round, (way.name, words), Metric::Ratio, at, of(part, whole));
             };
             add("", seen.right, seen.intervals);
+            add("by the published inequality", seen.right_as_published, seen.intervals);
+            add("without a choice", seen.forced, seen.intervals + seen.forced);
             add("copied twice", seen.copied_twice, seen.lines);
             add("as before", seen.same, seen.repeated);
             Ok(())
@@ -137,7 +139,8 @@ pub(crate) fn accuracy(row: &Row, options: &Options) -> Outcome<()> {
         "Each sync looks at the blocks of its file that were written since the sync before. The oracle knows these writes: by way \
          of DRAM they cost 10 ns for each line written and 200 ns for each different line, the direct way 200 ns for each line \
          stored: all of a block where a part of its bytes is overwritten, else those written. The series is the share of blocks that were in the cheaper of the two states, by where most of their lines \
-         went. `copied twice`: lines in DRAM that a sync wrote to PM although the direct way was cheaper, by lines written \
+         went. `by the published inequality`: the same where a direct write stores its own lines alone. `without a choice`: blocks \
+         behind bytes that are in DRAM alone (C28), which the other series leave out. `copied twice`: lines in DRAM that a sync wrote to PM although the direct way was cheaper, by lines written \
          before syncs. `as before`: blocks whose cheaper state is that of their sync before, the accuracy of the publication. \
          `published first states`: without the predictors. `new files` leaves out the files that exist at first: they were made \
          without a sync, and their history says so."

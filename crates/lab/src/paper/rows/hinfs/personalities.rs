@@ -95,14 +95,14 @@ fn by_threads(
 pub(crate) fn synced(row: &Row, options: &Options) -> Outcome<()> {
     let name = |threads: u64| format!("varmail {threads}");
     let measure = |site: &Site, way: &Way, round: usize, sheet: &mut Sheet| {
-        [1, 2].into_iter().try_for_each(|threads| {
+        [1, 2, 4, 8].into_iter().try_for_each(|threads| {
             let size = Size::of(options, BUFFER_SHARE);
             let flow = Flow { which: Personality::Varmail, order: Order::Even, threads, size };
             flow.measure((site, way, round), (sheet, &name(threads)), options)
         })
     };
     let claims = |sheet: &mut Sheet| {
-        for at in [name(1), name(2)] {
+        for at in [name(1), name(2), name(4), name(8)] {
             sheet.claim("a mail is not copied twice", LAZY.name, DIRECT, &at, Must::Within(1.03));
             sheet.claim("data=atomic on both sides", LAZY_ATOMIC.name, ATOMIC.name, &at, Must::Shown);
             sheet.claim("data=ordered on both sides", LAZY_ORDERED.name, ORDERED.name, &at, Must::Shown);
@@ -118,9 +118,12 @@ pub(crate) fn costs(row: &Row, options: &Options) -> Outcome<()> {
     let places: Vec<(Personality, u64)> =
         Personality::ALL.iter().flat_map(|which| COSTS.map(|cost| (*which, cost))).collect();
     let name = |(which, cost): (Personality, u64)| format!("{} {cost} ns", which.name());
+    // Of another speed the model alone: the row has its own costs.
+    let is_by_run = options.emulate_pm.as_ref().is_some_and(|speed| speed.starts_with("run"));
+    let model = if is_by_run { "run" } else { "line" };
     let measure = |site: &Site, way: &Way, round: usize, sheet: &mut Sheet| {
         places.iter().try_for_each(|place| {
-            let speed = format!("line:{}:1000000000", place.1);
+            let speed = format!("{model}:{}:1000000000", place.1);
             let flow = Flow {
                 which: place.0,
                 order: Order::Even,

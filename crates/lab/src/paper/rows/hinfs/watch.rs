@@ -3,7 +3,8 @@
 //! The state of a block is looked at right after each write: lazy if the block then has a page with home PM. The oracle has the
 //! lines written between two syncs of a block: by way of DRAM L_dram for each write and L_pm for each
 //! different line, the direct way L_pm for each line that it stores ([HiNFS] inequality 1): all 64 of a block where a part of
-//! its bytes is overwritten (data=atomic), else those written. A new block is stored whole either way.
+//! its bytes is overwritten (data=atomic), else those written. A new block is stored whole either way. A block whose first write
+//! was behind bytes that were in DRAM alone had no choice (C28): nothing is compared.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
@@ -16,6 +17,7 @@ use terrace_format::address::LINE_SIZE;
 use terrace_format::{BLOCK_SIZE, FileBlock, Ino};
 use terrace_placement::Home;
 use terrace_runtime::sync::Mutex;
+use terrace_store::inode::load::load_regular;
 
 const ALL_LINES: u64 = BLOCK_SIZE / LINE_SIZE;
 
@@ -28,6 +30,8 @@ struct Interval {
     direct: u64,
     /// Whether the file had no bytes there at first.
     is_new: bool,
+    /// Whether the first write was behind bytes that were in DRAM alone.
+    is_forced: bool,
     /// Lines that went into DRAM.
     lazy: u64,
     /// Different lines, and the different lines whose last write went into DRAM.
@@ -52,8 +56,12 @@ pub(super) struct Seen {
     pub(super) synced_bytes: u64,
     /// Blocks with writes before a sync, each sync counted.
     pub(super) intervals: u64,
+    /// Blocks that had no choice.
+    pub(super) forced: u64,
     /// Blocks in the cheaper state.
     pub(super) right: u64,
+    /// Blocks in the state that is cheaper where a direct write stores its own lines alone, and a new block too.
+    pub(super) right_as_published: u64,
     /// Blocks with an earlier sync, and blocks with the same cheaper state as at the sync before.
     pub(super) repeated: u64,
     pub(super) same: u64,
@@ -127,7 +135,15 @@ impl Watched {
 }
 
 impl Shared {
-    fn wrote(&self, file: &WatchedFile, bytes: u64, offset: u64, sync: bool) {
+    /// The first block of a file that a write now cannot store to PM, because bytes before it are in DRAM alone.
+    fn forced_from(&self, ino: Ino) -> u64 {
+        let _guard = self.fs.store.inodes.locks().read(ino);
+        let found =
+            load_regular(&self.fs.store, ino).ok().filter(|inode| inode.size() > inode.durable_size());
+        found.map_or(u64::MAX, |inode| inode.durable_size() / BLOCK_SIZE)
+    }
+
+    fn wrote(&self, file: &WatchedFile, (bytes, offset): (u64, u64), sync: bool, forced_from: u64) {
         if self.left_out.lock().contains(&file.path) {
             return;
         }
@@ -150,6 +166,7 @@ impl Shared {
             let is_lazy = self.fs.store.dram.cache().home_of(key) == Some(Home::Pm);
             let interval = watch.intervals.entry(block).or_default();
             let count = u64::from(lines.0.count_ones());
+            interval.is_forced |= interval.written == 0 && block >= forced_from;
             interval.written += count;
             let is_new = start >= watch.size;
             let is_append = start.max(offset) >= watch.size;
@@ -176,8 +193,15 @@ impl Shared {
             let flushed = if interval.is_new { ALL_LINES } else { distinct };
             let is_eager = !self.costs.is_lazy(interval.written, flushed, interval.direct);
             let was_eager = interval.lazy * 2 < interval.written;
-            seen.intervals += 1;
-            seen.right += u64::from(is_eager == was_eager);
+            let is_eager_as_published = !self.costs.is_lazy(interval.written, distinct, interval.written);
+            match interval.is_forced {
+                true => seen.forced += 1,
+                false => {
+                    seen.intervals += 1;
+                    seen.right += u64::from(is_eager == was_eager);
+                    seen.right_as_published += u64::from(is_eager_as_published == was_eager);
+                }
+            }
             seen.lines += interval.written;
             if is_eager {
                 seen.copied_twice += u64::from(interval.in_dram.0.count_ones());
@@ -254,8 +278,9 @@ impl OpenedFile for WatchedFile {
         self.below.read_at(into, offset)
     }
     fn write_at(&mut self, bytes: &[u8], offset: u64, sync: bool) -> io::Result<()> {
+        let forced_from = self.shared.forced_from(self.ino);
         self.below.write_at(bytes, offset, sync)?;
-        self.shared.wrote(self, bytes.len() as u64, offset, sync);
+        self.shared.wrote(self, (bytes.len() as u64, offset), sync, forced_from);
         Ok(())
     }
     fn sync(&mut self) -> io::Result<()> {
