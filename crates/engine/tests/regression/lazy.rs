@@ -3,6 +3,7 @@
 use super::helpers::{BLOCK, W, await_that};
 use std::sync::Arc;
 use std::time::Duration;
+use terrace_blocks::{Claim, Purpose};
 use terrace_engine::{
     BufferOptions, Engine, FormatOptions, FsError, FsResult, LazyAblation, LazyOption, MountOptions,
     MoveRequest, Movements, PolicyKind, Simulation, Wait,
@@ -207,5 +208,25 @@ fn old_lazy_pages_go_without_the_steps_for_devices() -> FsResult<()> {
     let mut step = steps.find(|step| step.name() == "terrace-lazy").unwrap();
     while step.step() == Next::Again {}
     assert_eq!(pages(&fs, Home::Pm), 0);
+    pool.assert_clean_after(&fs)
+}
+
+/// With no free block but the promised ones a lazy page went whole into PM, and took pages for a device before it along, into
+/// space that nobody had promised them: fsync and the unmount said ENOSPC, and accepted writes were lost.
+#[test]
+fn pages_for_a_device_before_a_lazy_page_need_no_free_block_of_pm() -> FsResult<()> {
+    let pool = SimulatedPool::new(4 << 20, 1024);
+    let fs = pool.mount_with(lazy_if_pinned());
+    let ino = make_mixed(&fs, "file")?;
+    assert_eq!((pages(&fs, Home::Block), pages(&fs, Home::Pm)), (4, 1));
+    let content = read_all(&fs, ino)?;
+    let blocks = fs.store.persistent.blocks();
+    let held: Vec<_> = std::iter::from_fn(|| blocks.claim(1, Purpose::User).ok()).collect();
+    let before = pool.device.counters().writes;
+    fs.fsync(ino, false, W)?;
+    assert_eq!((pages(&fs, Home::Block), pages(&fs, Home::Pm)), (0, 0));
+    assert!(pool.device.counters().writes > before);
+    assert!(read_all(&fs, ino)? == content);
+    held.into_iter().for_each(Claim::give_back_all);
     pool.assert_clean_after(&fs)
 }

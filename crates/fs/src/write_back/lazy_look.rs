@@ -118,12 +118,20 @@ pub(super) fn look_at_lazy<'s>(
     let durable_block = FileBlock(inode.durable_size() / BLOCK_SIZE);
     let intents = intents_of(store, &inode)?;
     let most = MOST_PAGES.min(atomic_blocks(store)) as usize;
+    // Behind the durable end the first dirty page that is not in the look, whatever its home.
+    let next_behind = |from| store.dram.cache().next_dirty(ino, from, FileBlock(u64::MAX));
+    let mut next = next_behind(durable_block);
     // A page goes with all its lines, or not at all.
     let mut left = (HELD_NS / store.dram.lazy_writes().costs().pm_ns) as u32;
     for block in blocks {
         let Some(copy) = store.dram.cache().dirty(inode.page_key(*block)) else { continue };
-        // Behind the durable end a page that does not go now goes first (C28).
+        // Behind the durable end a page that does not go now goes first (C28): one that is not among these blocks, too, or a page
+        // that goes whole would take it along, into space that nobody promised it.
         let is_behind = *block >= durable_block;
+        if is_behind && next.is_some_and(|next| next < *block) {
+            break;
+        }
+        next = if is_behind { next_behind(block.plus(1)) } else { next };
         look.last = *block;
         let goes = if copy.home != Home::Pm {
             false
