@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 use std::time::Duration;
-use terrace_engine::{BufferOptions, Engine, FsResult, LazyAblation, LazyOption, MountOptions, Simulation};
+use terrace_engine::{
+    BufferOptions, Engine, FsError, FsResult, LazyAblation, LazyOption, MountOptions, SetAttributes,
+    Simulation,
+};
 use terrace_format::{BLOCK_SIZE, Ino};
 use terrace_store::types::{Wait, WriteFlags};
 use terrace_testkit::{ROOT, SimulatedPool, create, fill, read_all};
@@ -111,20 +114,30 @@ fn a_first_write_to_part_of_a_block_is_lazy_in_an_eager_file_where_a_direct_writ
         fs.fsync(ino, false, Wait::Allowed)?;
         write(&fs, ino, 8, 8 * BLOCK)?;
         fs.fsync(ino, false, Wait::Allowed)?;
-        // Whole blocks, an append, most of a block, and O_SYNC.
-        for (block, length) in [(3, BLOCK), (16, 100), (4, 4_000)] {
-            assert_eq!(write(&fs, ino, block, length)?, 0, "{length} bytes in block {block}");
+        let size = SetAttributes { size: Some(20 * BLOCK_SIZE), ..SetAttributes::default() };
+        fs.setattr(ino, &size, Wait::Allowed)?;
+        let write_at = |offset: u64, length: usize, sync: bool| {
+            let flags = WriteFlags { sync, ..WriteFlags::default() };
+            fs.write(ino, offset, &fill(length, 7), flags, Wait::Allowed)?;
+            Ok::<u64, FsError>(fs.accounts()?.lazy_pages)
+        };
+        for (offset, length, what) in [
+            (3 * BLOCK_SIZE, BLOCK, "a whole block"),
+            (4 * BLOCK_SIZE, 4_000, "most of a block"),
+            (5 * BLOCK_SIZE + 100, 2 * BLOCK, "a whole block between parts"),
+            (17 * BLOCK_SIZE, 100, "a hole"),
+            (20 * BLOCK_SIZE, 100, "an append"),
+            (20 * BLOCK_SIZE + 50, 100, "a part and an append behind it"),
+        ] {
+            assert_eq!(write_at(offset, length, false)?, 0, "{what}");
         }
-        let sync = WriteFlags { sync: true, ..WriteFlags::default() };
-        fs.write(ino, 5 * BLOCK_SIZE, &fill(100, 5), sync, Wait::Allowed)?;
-        assert_eq!(fs.accounts()?.lazy_pages, 0);
+        assert_eq!(write_at(8 * BLOCK_SIZE, 100, true)?, 0, "O_SYNC");
         let parts = u64::from(!data_ordered);
-        assert_eq!(write(&fs, ino, 9, 100)?, parts, "data=ordered {data_ordered}: a part");
-        // Of the last block a part.
-        assert_eq!(write(&fs, ino, 10, 2 * BLOCK + 100)?, 2 * parts, "a part behind whole blocks");
+        assert_eq!(write_at(9 * BLOCK_SIZE, 100, false)?, parts, "data=ordered {data_ordered}: a part");
+        assert_eq!(write_at(12 * BLOCK_SIZE - 50, 100, false)?, 3 * parts, "parts of two blocks");
         let content = read_all(&fs, ino)?;
-        for (block, length) in [(9, 100), (10, 2 * BLOCK + 100)] {
-            assert_eq!(content[block * BLOCK..][..length], fill(length, block as u8));
+        for at in [9 * BLOCK, 12 * BLOCK - 50] {
+            assert_eq!(content[at..][..100], fill(100, 7));
         }
         fs.fsync(ino, false, Wait::Allowed)?;
         assert_eq!(fs.accounts()?.lazy_pages, 0);

@@ -75,14 +75,8 @@ pub fn lazy_run(store: &Store, inode: &Inode, segment: &Segment<'_>, flags: Writ
     let (now, ages) = (store.clock.monotonic_coarse_ns(), store.dram.lazy_writes().ages());
     let of_file = store.dram.cache().sync_choices(inode.page_key(range.first), now, ages, &mut choices);
     let is_published = store.dram.lazy_writes().options().ablation == LazyAblation::Published;
-    // Parts of blocks are the ends of the write.
-    let cheap = |at: u64| {
-        !is_published && (at == 0 || at + 1 == all) && is_cheaper_in_dram(store, inode, segment, at)
-    };
-    for at in [0, before_tail - 1] {
-        if cheap(at) {
-            choices[at as usize] = Some(true);
-        }
+    if !is_published && is_cheaper_in_dram(store, inode, segment) {
+        return (all, true);
     }
     // The flag of a PM block could only say the same.
     if of_file == Some(false) && !is_published && !choices.contains(&Some(true)) {
@@ -102,20 +96,34 @@ pub fn lazy_run(store: &Store, inode: &Inode, segment: &Segment<'_>, flags: Writ
     ((1..all).find(|at| is_lazy(*at) != first).unwrap_or(all), first)
 }
 
-/// Whether the part that a write overwrites of its block `at` costs less by way of DRAM even if a sync follows at once: a direct
-/// write stores the whole block under data=atomic.
-fn is_cheaper_in_dram(store: &Store, inode: &Inode, segment: &Segment<'_>, at: u64) -> bool {
-    if store.mode.data_ordered || segment.offset >= inode.size() {
+/// By way of DRAM parts of blocks cost at most this share of the direct way, or other rules choose: a page and its write-back cost
+/// more than lines.
+const PARTS_COST: f64 = 0.75;
+
+/// Whether a write overwrites parts of blocks in PM and nothing else, and costs less by way of DRAM even if a sync follows at
+/// once: a direct write stores whole blocks under data=atomic. No request is cut for this: it is one piece where DRAM has no room.
+fn is_cheaper_in_dram(store: &Store, inode: &Inode, segment: &Segment<'_>) -> bool {
+    // A part is at an end of the request.
+    let most_blocks = 2;
+    if store.mode.data_ordered
+        || segment.offset + segment.length > inode.size()
+        || segment.blocks().count() > most_blocks
+    {
         return false;
     }
-    let Some((block, from, to)) = segment.parts().nth(at as usize) else { return false };
-    if to - from == BLOCK_SIZE as usize {
-        return false;
-    }
-    let written = written_lines(store, inode, block, (from, to));
-    let lines = u64::from(written.lines.0.count_ones());
     let costs = store.dram.lazy_writes().costs();
-    !written.is_new && !written.is_append && costs.is_lazy(lines, lines, written.direct.into())
+    segment.parts().all(|(block, from, to)| {
+        let written = written_lines(store, inode, block, (from, to));
+        let lines = u64::from(written.lines.0.count_ones());
+        let direct = f64::from(written.direct) * PARTS_COST;
+        costs.is_lazy(lines, lines, direct as u64) && is_written_in_pm(store, inode, block)
+    })
+}
+
+/// Whether a block has content in PM: of a hole and of an unwritten block a whole new block is stored either way.
+fn is_written_in_pm(store: &Store, inode: &Inode, block: FileBlock) -> bool {
+    let found = store.persistent.map().lookup(&inode.map(), block);
+    found.is_ok_and(|mapping| mapping.is_some_and(|mapping| !mapping.unwritten))
 }
 
 /// Whether the predictors expect a sync soon of a file whose blocks were not synced yet: a mail is written once and synced

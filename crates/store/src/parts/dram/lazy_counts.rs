@@ -10,7 +10,8 @@ const SHARDS: usize = 16;
 /// Bytes of a cache line.
 const LINE: u64 = 64;
 
-/// A shard on cache lines of its own. All accesses are relaxed, so two writers of a shard may lose each other's counts.
+/// A shard on cache lines of its own. All accesses are relaxed. Two writers of a shard may lose each
+/// other's counts, but of choices.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Shard {
@@ -86,7 +87,10 @@ impl LazyCounts {
         for (word, more) in
             self.shard(ino).verdicts.iter().zip([lazy, eager, again, agreed, lines, copied_twice])
         {
-            add(word, more);
+            // Syncs of all files of a shard count here: no count may be lost, or shares of them would exceed one.
+            if more > 0 {
+                word.fetch_add(more, Ordering::Relaxed);
+            }
         }
     }
 

@@ -177,9 +177,11 @@ impl LazyWrites {
     /// Takes the costs of a measurement. The last one decides whether lazy writes are on until the unmount.
     pub fn note_costs(&self, costs: LineCosts) {
         let mut found = self.found.lock();
-        found.push(costs);
-        if found.len() >= MEASUREMENTS {
-            self.take_costs(&found);
+        if found.len() < MEASUREMENTS {
+            found.push(costs);
+            if found.len() == MEASUREMENTS {
+                self.take_costs(&found);
+            }
         }
     }
 
@@ -242,6 +244,8 @@ mod tests {
         }
         writes.note_costs(SLOW);
         assert!(writes.is_measured() && writes.is_on());
+        writes.note_costs(FAST);
+        assert!(writes.is_on(), "one more");
     }
 
     #[test]
