@@ -127,14 +127,12 @@ fn read_one(
     if inode.slot.has(flag::HAS_INTENT) {
         return Ok(None);
     }
-    if let Some(dirty) = dirty_page(store, inode, block) {
-        op.dram_bytes = 0;
-        read_dirty(store, op, inode, &dirty, (offset % BLOCK_SIZE) as usize, into)?;
-        return Ok(Some(op.dram_bytes));
-    }
-    // Behind the durable end media hold nothing that counts (S5).
-    if inode.pending.is_some() && (block.0 + 1) * BLOCK_SIZE > inode.durable_size() {
-        return Ok(None);
+    if inode.pending.is_some() {
+        let dram_bytes = read_one_dirty(store, op, inode, offset, block, into)?;
+        // Behind the durable end media hold nothing that counts (S5).
+        if dram_bytes.is_some() || (block.0 + 1) * BLOCK_SIZE > inode.durable_size() {
+            return Ok(dram_bytes);
+        }
     }
     match store.persistent.map().lookup_with(cursor, &inode.map(), block)? {
         Some(mapping) if !mapping.unwritten && lines_of(store, inode.ino, block, mapping)?.is_full() => {
@@ -155,6 +153,23 @@ fn read_one(
         }
         _ => Ok(None),
     }
+}
+
+/// Reads inside a block with a dirty page, else nothing. Most reads meet none: out of their way.
+#[cold]
+#[inline(never)]
+fn read_one_dirty(
+    store: &Store,
+    op: &mut Op,
+    inode: &Inode,
+    offset: u64,
+    block: FileBlock,
+    into: &mut [u8],
+) -> Attempt<Option<u64>> {
+    let Some(dirty) = dirty_page(store, inode, block) else { return Ok(None) };
+    op.dram_bytes = 0;
+    read_dirty(store, op, inode, &dirty, (offset % BLOCK_SIZE) as usize, into)?;
+    Ok(Some(op.dram_bytes))
 }
 
 /// Copies one run of blocks to where they belong in the caller's buffer.
