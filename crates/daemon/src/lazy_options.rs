@@ -76,17 +76,19 @@ pub(crate) fn check(options: &MountOptions, given: &[&str]) -> Result<(), String
         LazyOption::Off => mark,
     };
     if let Some(given) = given.filter(|_| options.read_only) {
-        return Err(format!("{given}: a mount with ro changes nothing; leave it out"));
+        return Err(format!("{given}: a mount with ro changes nothing; leave out one of both"));
     }
     if let Some(given) = given.filter(|_| !options.buffer.has_page()) {
         return Err(format!("{given}: needs a buffer of at least a page, 4096 bytes; see buffer="));
     }
     let BufferOptions { low_percent, high_percent, period, age, .. } = options.buffer;
     if low_percent >= high_percent {
-        return Err(format!("lazy_low={low_percent} is not below lazy_high={high_percent}: give both"));
+        return Err(format!(
+            "lazy_low={low_percent} is not below lazy_high={high_percent} (of the two the second is 20 by default)"
+        ));
     }
     if period > age {
-        return Err(format!("lazy_period={period:?} is above lazy_age={age:?}: give both"));
+        return Err(format!("lazy_period={period:?} is above lazy_age={age:?} (5s and 30s by default)"));
     }
     Ok(())
 }
