@@ -84,11 +84,13 @@ pub(crate) fn check(options: &MountOptions, given: &[&str]) -> Result<(), String
     let BufferOptions { low_percent, high_percent, period, age, .. } = options.buffer;
     if low_percent >= high_percent {
         return Err(format!(
-            "lazy_low={low_percent} is not below lazy_high={high_percent} (of the two the second is 20 by default)"
+            "lazy_low={low_percent} is not below lazy_high={high_percent}; without the options they are 5 and 20"
         ));
     }
     if period > age {
-        return Err(format!("lazy_period={period:?} is above lazy_age={age:?} (5s and 30s by default)"));
+        return Err(format!(
+            "lazy_period={period:?} is above lazy_age={age:?}; without the options they are 5s and 30s"
+        ));
     }
     Ok(())
 }

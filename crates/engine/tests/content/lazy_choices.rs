@@ -23,6 +23,12 @@ fn mount(pool: &SimulatedPool) -> Arc<Engine> {
     pool.mount_with(MountOptions { buffer, ..MountOptions::default() })
 }
 
+/// A mount with all parts of the choice, and a mode of data.
+fn mount_with_mode(pool: &SimulatedPool, data_ordered: bool) -> Arc<Engine> {
+    let buffer = BufferOptions { bytes: 64 * BLOCK_SIZE, lazy: LazyOption::On, ..Default::default() };
+    pool.mount_with(MountOptions { buffer, data_ordered: Some(data_ordered), ..MountOptions::default() })
+}
+
 /// Writes `length` bytes at the begin of a block; gives the pages that wait afterwards.
 fn write(fs: &Engine, ino: Ino, block: u64, length: usize) -> FsResult<u64> {
     fs.write(ino, block * BLOCK_SIZE, &fill(length, block as u8), WriteFlags::default(), Wait::Allowed)?;
@@ -83,9 +89,7 @@ fn a_block_loses_its_flag_when_a_sync_chooses_lazy() -> FsResult<()> {
 fn a_synced_part_of_a_block_is_lazy_where_a_direct_write_stores_the_whole_block() -> FsResult<()> {
     for data_ordered in [false, true] {
         let pool = SimulatedPool::new(4 << 20, 64);
-        let buffer = BufferOptions { bytes: 64 * BLOCK_SIZE, lazy: LazyOption::On, ..Default::default() };
-        let options = MountOptions { buffer, data_ordered: Some(data_ordered), ..MountOptions::default() };
-        let fs = pool.mount_with(options);
+        let fs = mount_with_mode(&pool, data_ordered);
         let ino = create(&fs, ROOT, "file");
         // The first sync makes the file eager.
         for length in [2 * BLOCK, 100] {
@@ -105,9 +109,7 @@ fn a_first_write_to_part_of_a_block_is_lazy_in_an_eager_file_where_a_direct_writ
 -> FsResult<()> {
     for data_ordered in [false, true] {
         let pool = SimulatedPool::new(4 << 20, 64);
-        let buffer = BufferOptions { bytes: 64 * BLOCK_SIZE, lazy: LazyOption::On, ..Default::default() };
-        let options = MountOptions { buffer, data_ordered: Some(data_ordered), ..MountOptions::default() };
-        let fs = pool.mount_with(options);
+        let fs = mount_with_mode(&pool, data_ordered);
         let ino = create(&fs, ROOT, "file");
         // Blocks that are appended alone have no choice; the sync makes the file eager.
         write(&fs, ino, 0, 8 * BLOCK)?;

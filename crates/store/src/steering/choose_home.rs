@@ -103,12 +103,7 @@ const PARTS_COST: f64 = 0.75;
 /// Whether a write overwrites parts of blocks in PM and nothing else, and costs less by way of DRAM even if a sync follows at
 /// once: a direct write stores whole blocks under data=atomic. No request is cut for this: it is one piece where DRAM has no room.
 fn is_cheaper_in_dram(store: &Store, inode: &Inode, segment: &Segment<'_>) -> bool {
-    // A part is at an end of the request.
-    let most_blocks = 2;
-    if store.mode.data_ordered
-        || segment.offset + segment.length > inode.size()
-        || segment.blocks().count() > most_blocks
-    {
+    if store.mode.data_ordered || segment.offset + segment.length > inode.size() {
         return false;
     }
     let costs = store.dram.lazy_writes().costs();

@@ -118,7 +118,7 @@ pub(crate) fn costs(row: &Row, options: &Options) -> Outcome<()> {
     let places: Vec<(Personality, u64)> =
         Personality::ALL.iter().flat_map(|which| COSTS.map(|cost| (*which, cost))).collect();
     let name = |(which, cost): (Personality, u64)| format!("{} {cost} ns", which.name());
-    // Of another speed the model alone: the row has its own costs.
+    // The option `emulate-pm` chooses the model of PM: the row has costs of its own.
     let is_by_run = options.emulate_pm.as_ref().is_some_and(|speed| speed.starts_with("run"));
     let model = if is_by_run { "run" } else { "line" };
     let measure = |site: &Site, way: &Way, round: usize, sheet: &mut Sheet| {
