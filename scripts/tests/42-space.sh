@@ -50,6 +50,8 @@ mount -o loop ext4.img ext4
 space shown "$PWD/ext4" $((512 << 10))
 space promised "$PWD/ext4" $((1 << 20))
 rm -rf ext4/*
+space mixed "$PWD/ext4" 1
+rm -rf ext4/*
 space removed "$PWD/ext4"
 rm -rf ext4/*
 database "$PWD/ext4"
@@ -77,6 +79,21 @@ round() {
     check_pool --data
 }
 
+# All that a full pool accepted, in writes of all lengths with homes in both tiers, is synced, unmounted and read.
+mixed() { # OPTIONS…
+    file_system="Terrace ($*), writes of all lengths"
+    step "$file_system"
+    make_pool 64M 128M
+    mount_pool "$@"
+    space mixed "$mnt" 1
+    (cd mnt && sha256sum mixed-*) >sums
+    umount_pool
+    check_pool --data
+    mount_pool "$@"
+    (cd mnt && sha256sum --quiet -c "$WORK/sums") || fail "$file_system: content after a mount"
+    umount_pool
+}
+
 # The space of a removed file is free once the kernel has told that it forgets the file. Beside programs that compute, the
 # daemon learns that late.
 beside_computing() { # FAST_TIER TIER OPTIONS…
@@ -102,5 +119,7 @@ round 32M 64M 65536
 case ${MOUNT_OPTIONS:-} in *lazy=*) ;; *) round 32M 64M 65536 -o buffer=0 ;; esac
 round 64M 64M 131072 -o policy=static,data=ordered
 round 192M 48M $((1 << 20))
+mixed
+case ${MOUNT_OPTIONS:-} in *lazy=*) ;; *) mixed -o lazy=on ;; esac
 beside_computing 64M 64M -o policy=static,data=ordered
 pass "fallocate, overwrites, removals and df on full pools, as on ext4"

@@ -21,9 +21,9 @@ Memory:
   cache=auto|SIZE           copies of blocks of lower tiers (auto)
   kernel_cache=SIZE         files of the fast tier in the kernel's page cache (half of memory)
   buffer=SIZE               writes that wait in DRAM, for a lower tier or lazily (64M)
-  lazy=auto|on|off          whether writes of the fast tier wait there, too: where it is slow, always, never (auto)
+  lazy=auto|on|off          whether writes of the fast tier wait there, too: where its writes are slow, always, never (auto)
   lazy_low=PERCENT, lazy_high=PERCENT
-                            room of the buffer left free at which what waits there is written, and at which enough is (5, 20)
+                            write-back begins when less of the buffer is free than the first, and ends at the second (5, 20)
   lazy_period=TIME, lazy_age=TIME
                             how often to look for writes that wait for so long, and write them (5s, 30s)
   lazy_idle=TIME            a file without an fsync for so long is written lazily (5s)

@@ -17,6 +17,7 @@ use terrace_format::inode::flag;
 use terrace_format::table::Owner;
 use terrace_fs::removal::orphans::reclaim_for_space;
 use terrace_fs::write_back::rounds::promise_round;
+use terrace_placement::Home;
 use terrace_runtime::interleave;
 use terrace_store::error::{FsError, FsResult, final_no_space};
 use terrace_store::inode::slot::load;
@@ -129,17 +130,30 @@ fn make_room(migration: &Migration, op: &mut Op) -> FsResult<()> {
     if no_data && lower_metadata(migration, 2 * migration.store.persistent.blocks().end_block().0)? > 0 {
         return Ok(());
     }
-    // Pages that hold promises may be in flight on a second thread. The wait does not count: the last resorts are still to come.
+    // The wait does not count: the last resorts are still to come.
     if purpose == Purpose::User
         && op.settled_promises < MOST_SETTLED
-        && migration.store.persistent.blocks().promises().count() > 0
         && matches!(round, Ok(Round::Nothing) | Err(FsError::Engine(Error::NoSpace(_))))
+        && are_promises_moving(migration)
     {
         op.settled_promises += MOST_SETTLED / 10;
         migration.store.dram.write_back().wait_round(Duration::from_millis(10));
         return Ok(());
     }
+    // A write-back that ended between the look for promises and this one.
+    if purpose == Purpose::User && migration.store.persistent.blocks().usage().free > before {
+        return Ok(());
+    }
     after_round(migration, op, round)
+}
+
+/// Whether a second thread may give a promise back in a moment: pages are in flight to PM, or a writer holds a promise for which
+/// it has made no page yet.
+fn are_promises_moving(migration: &Migration) -> bool {
+    let dram = &migration.store.dram;
+    let pages = dram.cache().dirty_pages_of(Home::Pm);
+    let promises = migration.store.persistent.blocks().promises().count();
+    promises > 0 && (dram.write_back().lazy_in_flight() > 0 || promises > pages)
 }
 
 /// Writes lazy pages back until one gives a promise back that it did not use; false: none does.

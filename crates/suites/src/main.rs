@@ -35,6 +35,7 @@ const USAGE: &str = "usage:
   terrace-suites stall-run DIR SECONDS READERS   measure writes to hot files beside readers of cold ones
   terrace-suites fair-attack DIR KIND SECONDS    keep the daemon busy: allocate, seek, attributes or write
   terrace-suites fair-victim DIR SECONDS     write 4 KiB and fsync again and again; print how long that took
+  terrace-suites space-mixed DIR SEED        fill DIR's file system by writes of all lengths; sync and read what it took
   terrace-suites space-promised DIR LARGEST  fill DIR's file system and write into what was laid out and over what is there
   terrace-suites space-removed DIR           write what removals give back on a full file system
   terrace-suites space-shown DIR SPARE       fallocate what statfs shows, less SPARE bytes, of an empty file system
@@ -61,6 +62,7 @@ fn run(arguments: &[String]) -> Outcome<()> {
         }
         ["fair-attack", dir, kind, seconds] => fair::attack(Path::new(dir), kind, number(seconds)?),
         ["fair-victim", dir, seconds] => fair::victim(Path::new(dir), number(seconds)?),
+        ["space-mixed", dir, seed] => space::mixed(Path::new(dir), number(seed)?),
         ["space-promised", dir, largest] => space::promised(Path::new(dir), number(largest)?),
         ["space-removed", dir] => space::removed(Path::new(dir)),
         ["space-shown", dir, spare] => space::shown(Path::new(dir), number(spare)?),

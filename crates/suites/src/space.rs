@@ -1,6 +1,7 @@
 //! Space that was promised, on a file system that these checks fill up: small versions of xfstests
 //! generic/274 (writes into space allocated by fallocate), 275 (space given back by a removal) and 103 (space
-//! shown by statfs), and overwrites as databases do them. ext4 passes all checks.
+//! shown by statfs), overwrites as databases do them, and writes of all lengths until the file system is full. ext4 passes all
+//! checks.
 
 use crate::content::{Numbers, bytes, difference};
 use crate::outcome::{Failure, Outcome, eventually};
@@ -9,6 +10,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
+use terrace_runtime::{Clock, SystemClock};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -201,5 +203,49 @@ pub(crate) fn shown(dir: &Path, spare: u64) -> Outcome<()> {
         eventually("statfs as before", || Ok(available(dir)? * 50 >= shown * 49))?;
         println!("ok      fallocate gets the {shown} bytes that statfs shows; {left} are left");
     }
+    Ok(())
+}
+
+/// Writes of up to 200 KB, and many of less than 4 KiB, to 40 files until 60 of them find no space. All that was accepted is
+/// synced then, and read. Names end in numbers below 40.
+pub(crate) fn mixed(dir: &Path, seed: u64) -> Outcome<()> {
+    const FILES: usize = 40;
+    const REFUSED: usize = 60;
+    let mut numbers = Numbers::new(seed);
+    let open = |number| create(&dir.join(format!("mixed-{number}")), 0);
+    let files = (0..FILES).map(open).collect::<Outcome<Vec<File>>>()?;
+    let mut contents = vec![Vec::new(); FILES];
+    let clock = SystemClock::default();
+    let (mut refused, mut accepted, mut longest_ns) = (0, 0, 0);
+    while refused < REFUSED {
+        let file = numbers.below(FILES as u64) as usize;
+        let most = if numbers.below(3) == 0 { BLOCK } else { 200_000 };
+        let (at, length) = (numbers.below(8 * MIB) as usize, 1 + numbers.below(most) as usize);
+        let new = bytes(numbers.next(), length);
+        let begin_ns = clock.monotonic_ns();
+        match files[file].write_at(&new, at as u64) {
+            Ok(written) => {
+                let content: &mut Vec<u8> = &mut contents[file];
+                content.resize(content.len().max(at + written), 0);
+                content[at..at + written].copy_from_slice(&new[..written]);
+                accepted += written;
+            }
+            Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => {
+                refused += 1;
+                longest_ns = longest_ns.max(clock.monotonic_ns() - begin_ns);
+            }
+            Err(error) => return Err(format!("write of {length} bytes at {at}: {error}")),
+        }
+    }
+    for (file, content) in files.iter().zip(&contents) {
+        file.sync_all().map_err(failed("fsync on the full file system"))?;
+        let mut found = vec![0; content.len()];
+        file.read_exact_at(&mut found, 0).map_err(failed("read"))?;
+        difference(&found, content).map_or(Ok(()), Err)?;
+    }
+    println!(
+        "ok      {accepted} bytes in writes of all lengths; the longest refusal took {} ms",
+        longest_ns / 1_000_000
+    );
     Ok(())
 }

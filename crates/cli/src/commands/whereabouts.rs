@@ -196,7 +196,7 @@ fn show(found: &Value) {
         };
         parts.push(format!("{name} {}", human(tier["bytes"].as_u64().unwrap_or(0))));
     }
-    parts.push(format!("DRAM {}", human(found["dram_bytes"].as_u64().unwrap_or(0))));
+    parts.push(format!("copies in DRAM {}", human(found["dram_bytes"].as_u64().unwrap_or(0))));
     // Dirty pages: lost if the machine loses power.
     if let Some(dirty) = found["dirty_bytes"].as_u64().filter(|bytes| *bytes > 0) {
         parts.push(format!("only in DRAM {}", human(dirty)));

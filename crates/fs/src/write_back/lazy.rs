@@ -41,6 +41,7 @@ pub(crate) fn write_back_lazy(
     all: bool,
     wait: Wait,
 ) -> FsResult<Written> {
+    let _flight = store.dram.write_back().begin_lazy();
     let look = with_pages(store, wait, || look_at_lazy(store, ino, blocks, all))?;
     let Some(mut look) = look else { return Ok(Written::default()) };
     look.store_in_place()?;

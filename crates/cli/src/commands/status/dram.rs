@@ -59,9 +59,13 @@ fn lazy_lines(lazy: &Value, parameters: &Value) -> Vec<String> {
     if let (Some(low), Some(high)) = (number("lazy_low_percent"), number("lazy_high_percent")) {
         let [age, period, idle] = ["lazy_age_seconds", "lazy_period_seconds", "lazy_idle_seconds"]
             .map(|name| number(name).unwrap_or(0.0));
-        lines.push(format!(
-            "write-back below {low} % free up to {high} %, after {age} s, looked for every {period} s; a file is lazy after {idle} s without fsync"
-        ));
+        let mut line = format!(
+            "write-back below {low} % free up to {high} %, after {age} s, looked for every {period} s"
+        );
+        if lazy["on"] == true {
+            line.push_str(&format!("; a file is lazy after {idle} s without fsync"));
+        }
+        lines.push(line);
     }
     lines
 }
@@ -85,6 +89,13 @@ mod tests {
                      a file is lazy after 5 s without fsync";
         let first = "lazy writes on: as the mount option lazy says; 3 pages wait";
         assert_eq!(lazy_lines(&lazy, &parameters), [first, marks]);
+        lazy["on"] = json!(false);
+        let off = [
+            first.replace("on:", "off:"),
+            marks[..marks.len() - "; a file is lazy after 5 s without fsync".len()].into(),
+        ];
+        assert_eq!(lazy_lines(&lazy, &parameters), off);
+        lazy["on"] = json!(true);
         for (name, value) in
             [("hit_ratio", json!(0.75)), ("merged_lines", json!(90)), ("dead_bytes", json!(8192))]
         {

@@ -101,9 +101,9 @@ const MEASUREMENTS: usize = 3;
 
 /// PM is slow from this multiple of DRAM's cost on,
 const SLOW_TIMES: f64 = 1.5;
-/// and from this difference for a line on: less is the noise of two measurements of the same memory, and less than a page in
-/// DRAM costs beside its stores.
-const SLOW_BY_NS: f64 = 5.0;
+/// and from this difference for a line on: a page in DRAM and its write-back cost about 2.5 µs beside their stores, so that a
+/// smaller difference is not earned back (row hinfs-13; decision 0041).
+const SLOW_BY_NS: f64 = 40.0;
 
 /// The share of the budget that states of blocks without a page take at most ([HiNFS] section 3.2: below 1 %).
 const STATES_SHARE: f64 = 0.008;
@@ -253,6 +253,9 @@ mod tests {
         assert!(is_on(LazyOption::Auto, &[SLOW; 3]));
         assert!(!is_on(LazyOption::Auto, &[SLOW, FAST, SLOW]));
         assert!(!is_on(LazyOption::Auto, &[]));
+        // PM by the contiguous run, 0.1 µs each (row hinfs-13 with `--emulate-pm run`), then PM with 50 ns a line.
+        assert!(!is_on(LazyOption::Auto, &[LineCosts { dram_ns: 1.7, pm_ns: 35.4 }; 3]));
+        assert!(is_on(LazyOption::Auto, &[LineCosts { dram_ns: 1.7, pm_ns: 52.0 }; 3]));
         // Two measurements of the same memory.
         assert!(!is_on(LazyOption::Auto, &[LineCosts { dram_ns: 1.4, pm_ns: 2.3 }; 3]));
         assert!(is_on(LazyOption::On, &[FAST; 3]));

@@ -38,6 +38,8 @@ pub struct WriteBack {
     /// Set from the mark at which write-back begins to that at which it ends: by all pages, and by lazy pages.
     draining: AtomicBool,
     draining_lazy: AtomicBool,
+    /// Write-backs into PM under way: their pages may give promises back.
+    lazy_in_flight: AtomicU64,
     /// Threads that wait for the end of another group.
     waiting: (Mutex<usize>, Condvar),
     /// When each thread began its present step; 0: the thread is idle.
@@ -58,6 +60,7 @@ impl WriteBack {
             admitted: AtomicU64::new(0),
             draining: AtomicBool::new(false),
             draining_lazy: AtomicBool::new(false),
+            lazy_in_flight: AtomicU64::new(0),
             waiting: Default::default(),
             begun_ns: Default::default(),
         }
@@ -140,6 +143,17 @@ impl WriteBack {
         self.draining_lazy.load(Ordering::Acquire)
     }
 
+    /// Begins a write-back into PM, which lasts until the guard is dropped.
+    pub fn begin_lazy(&self) -> LazyFlight<'_> {
+        self.lazy_in_flight.fetch_add(1, Ordering::AcqRel);
+        LazyFlight { write_back: self }
+    }
+
+    /// Write-backs into PM under way.
+    pub fn lazy_in_flight(&self) -> u64 {
+        self.lazy_in_flight.load(Ordering::Acquire)
+    }
+
     /// Waits until another group is done, at most `limit`.
     pub fn wait_round(&self, limit: Duration) {
         if interleave::active() {
@@ -181,6 +195,18 @@ impl Drop for DirtyRoom<'_> {
     fn drop(&mut self) {
         let before = self.write_back.admitted.fetch_sub(self.pages, Ordering::AcqRel);
         assert!(before >= self.pages, "{} of {before} admitted pages are given back", self.pages);
+    }
+}
+
+/// A write-back into PM under way.
+#[must_use]
+pub struct LazyFlight<'a> {
+    write_back: &'a WriteBack,
+}
+
+impl Drop for LazyFlight<'_> {
+    fn drop(&mut self) {
+        self.write_back.lazy_in_flight.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

@@ -34,7 +34,8 @@ impl Flow {
         load.populate(&*target)?;
         pool.fs.sync()?;
         let clock = &site.scratch.clock;
-        let (measure, taken) = pool.timed(clock, || Ok(load.run(&target, clock)?))?;
+        let done = pool.timed(clock, || Ok(load.run(&target, clock)?));
+        let (measure, taken) = done.map_err(|error| format!("{at}, {}: {error}", way.name))?;
         let value = measure.operations as f64 / taken.ns as f64 * 1e9;
         sheet.add(round, (way.name, ""), Metric::OperationsPerS, at, value);
         let per_operation = taken.pm.lines as f64 / measure.operations.max(1) as f64;
