@@ -127,7 +127,7 @@ fn make_room(migration: &Migration, op: &mut Op) -> FsResult<()> {
         _ => false,
     };
     // The clock hand goes round twice: pages used lately count as cold the second time.
-    if no_data && lower_metadata(migration, 2 * migration.store.persistent.blocks().end_block().0)? > 0 {
+    if no_data && has_lowered_metadata(migration)? {
         return Ok(());
     }
     // The wait does not count: the last resorts are still to come.
@@ -145,6 +145,14 @@ fn make_room(migration: &Migration, op: &mut Op) -> FsResult<()> {
         return Ok(());
     }
     after_round(migration, op, round)
+}
+
+/// Demotes metadata. Where that finds no space either, other threads may hold it for a moment: `after_round` tells whether to wait.
+fn has_lowered_metadata(migration: &Migration) -> FsResult<bool> {
+    match lower_metadata(migration, 2 * migration.store.persistent.blocks().end_block().0) {
+        Err(FsError::Engine(Error::NoSpace(_))) => Ok(false),
+        lowered => Ok(lowered? > 0),
+    }
 }
 
 /// Whether a second thread may give a promise back in a moment: pages are in flight to PM, or a writer holds a promise for which
