@@ -49,13 +49,12 @@ fn provide(migration: &Migration, op: &mut Op, need: Need, provided: &mut u32) -
         return Err(Corrupt::new("what an operation lacks", "an end of it", need.name()).into());
     }
     let done = match need {
-        Need::MapRoom(room) => {
+        Need::MapRoom(room) => make_map_room(&migration.store, op, &room).map(|is_made| {
             // The map has as much room as a change gets at once: a smaller piece is to fit.
-            if !make_map_room(&migration.store, op, &room)? {
+            if !is_made {
                 op.piece_halvings = (op.piece_halvings + 1).min(9);
             }
-            Ok(())
-        }
+        }),
         // The scan takes 4 ms for each GiB of PM.
         Need::TableScan if op.wait == Wait::Never => Err(FsError::WouldBlock),
         Need::TableScan => scan_table(&migration.store),
