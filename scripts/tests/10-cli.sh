@@ -894,7 +894,7 @@ def dirty():
     return file["dirty_bytes"]
 before = dirty()
 text = subprocess.check_output(["$t", "where", "mnt/big"], text=True)
-assert before > 0 and dirty() > 0 and re.search(r"  DRAM [0-9.]+ [KMi]*B  only in DRAM [0-9.]+ MiB  ", text), (before, text)
+assert before > 0 and dirty() > 0 and re.search(r"  copies in DRAM [0-9.]+ [KMi]*B  only in DRAM [0-9.]+ MiB  ", text), (before, text)
 PY
 check "sync" "$t" sync mnt
 check "nothing is only in DRAM" eval '! grep -q "only in DRAM" <("$t" where mnt/big)'

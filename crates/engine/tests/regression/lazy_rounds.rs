@@ -271,6 +271,7 @@ fn a_writer_without_space_waits_for_promises_in_flight() -> FsResult<()> {
     };
     assert_eq!(copies.len(), 40);
     cache.mark_in_flight(&copies, true);
+    let flight = fs.store.dram.write_back().begin_lazy();
     let put = |at| fs.write(other, at, &fill(BLOCK as usize, 3), SYNC, W);
     let mut at = 0;
     while let Ok(written) = put(at) {
@@ -282,6 +283,7 @@ fn a_writer_without_space_waits_for_promises_in_flight() -> FsResult<()> {
             writer.is_finished() || fs.store.dram.write_back().waiting_threads() > 0
         });
         cache.mark_in_flight(&copies, false);
+        drop(flight);
         assert_eq!(writer.join().unwrap()? as u64, BLOCK);
         FsResult::Ok(())
     })?;
