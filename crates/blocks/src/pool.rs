@@ -62,6 +62,8 @@ struct Space {
     promised: u64,
     /// Blocks among them that are promised to pages in DRAM ([`Promises`]).
     of_pages: u64,
+    /// Promises that ended without a block since the mount.
+    promises_ended: u64,
     /// The group from which pages get blocks, where a placement has homes: the next block, and the block behind.
     page_group: (u64, u64),
     /// Groups begun for pages.
@@ -220,6 +222,7 @@ impl BlockPool {
             left_quarantine: 0,
             promised: 0,
             of_pages: 0,
+            promises_ended: 0,
             page_group: (0, 0),
             page_groups: 0,
             far_choices: 0,

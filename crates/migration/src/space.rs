@@ -103,7 +103,7 @@ fn make_room(migration: &Migration, op: &mut Op) -> FsResult<()> {
     }
     // Demotion has its own share of the reserve (P1) and must not wait for itself.
     if purpose == Purpose::Demotion {
-        return Err(final_no_space());
+        return if op.writes_back { wait_for_group(migration, op) } else { Err(final_no_space()) };
     }
     // Lazy pages over blocks in PM hold promises that their write-back does not use; pages over holes use theirs, and free
     // nothing. Errors are those of other files (I8).
@@ -130,21 +130,42 @@ fn make_room(migration: &Migration, op: &mut Op) -> FsResult<()> {
     if no_data && has_lowered_metadata(migration)? {
         return Ok(());
     }
-    // The wait does not count: the last resorts are still to come.
-    if purpose == Purpose::User
-        && op.settled_promises < MOST_SETTLED
-        && matches!(round, Ok(Round::Nothing) | Err(FsError::Engine(Error::NoSpace(_))))
-        && are_promises_moving(migration)
+    if matches!(round, Ok(Round::Nothing) | Err(FsError::Engine(Error::NoSpace(_))))
+        && wait_for_promises(migration, op)
     {
-        op.settled_promises += MOST_SETTLED / 10;
-        migration.store.dram.write_back().wait_round(Duration::from_millis(10));
-        return Ok(());
-    }
-    // A write-back that ended between the look for promises and this one.
-    if purpose == Purpose::User && migration.store.persistent.blocks().usage().free > before {
         return Ok(());
     }
     after_round(migration, op, round)
+}
+
+/// Write-back of pages without room in the map of their file: waits while other threads move a group. Then it gets its error,
+/// and the pages stay.
+fn wait_for_group(migration: &Migration, op: &mut Op) -> FsResult<()> {
+    if op.wait != Wait::Allowed || migration.store.pressure.in_flight() == 0 {
+        return Err(final_no_space());
+    }
+    count_searches(migration, op, MOST_STARVED / 20)?;
+    migration.store.pressure.wait_round(Duration::from_millis(10));
+    Ok(())
+}
+
+/// Whether promises have ended since the operation last found no space, or may in a moment, which it waits for. These searches
+/// do not count as failed: the last resorts are still to come.
+fn wait_for_promises(migration: &Migration, op: &mut Op) -> bool {
+    if op.purpose != Purpose::User || op.settled_promises >= MOST_SETTLED {
+        return false;
+    }
+    let ended = migration.store.persistent.blocks().promises().ended_so_far();
+    if std::mem::replace(&mut op.ended_promises_seen, ended) != ended {
+        op.settled_promises += 1;
+        return true;
+    }
+    let are_moving = are_promises_moving(migration);
+    if are_moving {
+        op.settled_promises += MOST_SETTLED / 10;
+        migration.store.dram.write_back().wait_round(Duration::from_millis(10));
+    }
+    are_moving
 }
 
 /// Demotes metadata. Where that finds no space either, other threads may hold it for a moment: `after_round` tells whether to wait.
@@ -198,8 +219,7 @@ fn after_round(migration: &Migration, op: &mut Op, round: FsResult<Round>) -> Fs
         Ok(round @ (Round::Nothing | Round::BlocksClaimedByOthers)) => {
             // Another thread may just have finished the last demotion, and other writers have taken the freed
             // blocks.
-            migration.store.persistent.wal().checkpoint()?;
-            migration.store.persistent.blocks().drain_quarantine();
+            empty_quarantine(migration)?;
             let freed = migration.store.persistent.blocks().freed_so_far();
             let others_freed = std::mem::replace(&mut op.freed_seen, freed) != freed;
             op.failed_space_searches += 1;
@@ -222,7 +242,11 @@ fn after_round(migration: &Migration, op: &mut Op, round: FsResult<Round>) -> Fs
             migration.store.pressure.wait_round(Duration::from_millis(10));
             Ok(())
         }
-        Err(FsError::Engine(Error::NoSpace(_))) => Err(final_no_space()),
+        // Blocks of overwrites and of pages that were written back may lie in quarantine; `last_resort` sees that they left it.
+        Err(FsError::Engine(Error::NoSpace(_))) => {
+            empty_quarantine(migration)?;
+            Err(final_no_space())
+        }
         // Every block of the group was damaged. These blocks count as young now, so the next group has other
         // blocks. A writer of a sound file must not get the error of a damaged one (I8).
         Err(ref failed @ FsError::Engine(ref error))
@@ -233,6 +257,13 @@ fn after_round(migration: &Migration, op: &mut Op, round: FsResult<Round>) -> Fs
         }
         Err(error) => Err(error),
     }
+}
+
+/// Lets blocks out of quarantine, whose freeing the checkpoint passes.
+fn empty_quarantine(migration: &Migration) -> FsResult<()> {
+    migration.store.persistent.wal().checkpoint()?;
+    migration.store.persistent.blocks().drain_quarantine();
+    Ok(())
 }
 
 /// ENOSPC, or the damage that hides blocks from demotion.

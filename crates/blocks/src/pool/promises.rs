@@ -67,7 +67,14 @@ impl<'a> Promises<'a> {
     pub fn take_back(&self, count: usize) {
         let mut space = self.0.space.lock();
         self.end(&mut space, count as u64);
+        space.promises_ended += count as u64;
         self.0.tell_free(&space);
+    }
+
+    /// Promises that ended without a block since the mount: an operation that found no free block sees by it whether some have
+    /// ended since.
+    pub fn ended_so_far(&self) -> u64 {
+        self.0.space.lock().promises_ended
     }
 
     fn end(&self, space: &mut Space, count: u64) {

@@ -62,6 +62,7 @@ use terrace_store::moving::complete_partial::free_below;
 use terrace_store::moving::demote::demote;
 use terrace_store::moving::destination::Destination;
 use terrace_store::moving::device_run::allocate;
+use terrace_store::moving::errors::writing_back;
 use terrace_store::moving::file_id::FileId;
 use terrace_store::moving::look_at::look_at;
 use terrace_store::moving::pieces::by_pieces;
@@ -961,6 +962,37 @@ fn blocks_freed_before_a_search_are_tried() {
     assert!(fs.store.persistent.blocks().usage().free > 0);
     search().unwrap();
     assert!(search().is_err(), "nothing has left quarantine since");
+}
+
+/// An fsync that lacked a page of a map got ENOSPC beside a group that was just moved.
+#[test]
+fn write_back_waits_for_a_group_in_flight() {
+    let (fs, _) = with_file(40);
+    let search = || make_pm_space(&fs.migration, &mut writing_back(Wait::Allowed));
+    assert!(search().is_err(), "no group is in flight");
+    fs.store.pressure.begin_group(1);
+    search().unwrap();
+    let unwilling = make_pm_space(&fs.migration, &mut writing_back(Wait::Never));
+    assert!(unwilling.is_err(), "it may not wait");
+    let mut op = writing_back(Wait::Allowed);
+    let searches = (0..1000).take_while(|_| make_pm_space(&fs.migration, &mut op).is_ok()).count();
+    assert_eq!(searches, 20, "the device hangs");
+    fs.store.pressure.end_group(1);
+}
+
+/// A promise that ended between a failed claim and the search was not seen, because the search itself gained nothing.
+#[test]
+fn promises_that_ended_before_a_search_are_tried() {
+    let (fs, _) = with_file(40);
+    while allocate(&fs.store, 1).is_ok() {}
+    let mut op = Op::new(Wait::Allowed);
+    let mut search = || make_pm_space(&fs.migration, &mut op);
+    assert!((0..4).any(|_| search().is_err()), "no room can be made");
+    let promises = fs.store.persistent.blocks().promises();
+    promises.give(1).unwrap();
+    promises.take_back(1);
+    search().unwrap();
+    assert!(search().is_err(), "no promise has ended since");
 }
 
 /// A file that stays open without a name holds writers of a full pool up for a moment only.

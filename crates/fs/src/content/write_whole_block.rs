@@ -76,7 +76,10 @@ pub(crate) fn write_whole_block(
         claim.give_back_all();
         return Ok(WholeBlock::Redirect(home));
     }
-    let new = claim.take(Target::File { ino, block }).ok_or(FsError::Engine(NoSpace::Pm.into()))?;
+    let Some(new) = claim.take(Target::File { ino, block }) else {
+        claim.give_back_all();
+        return Ok(WholeBlock::NotTried);
+    };
     let mut tx = Tx::new();
     let mut map_guard = MapGuard::default();
     let old = match stage_whole_block(store, (&guard, &mut map_guard), &mut tx, &inode, block, new) {

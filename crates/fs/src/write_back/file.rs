@@ -17,8 +17,7 @@ use terrace_store::change::staged::Staged;
 use terrace_store::change::tail::stage_raised;
 use terrace_store::error::{FsError, FsResult};
 use terrace_store::inode::slot::{load, log_slot};
-use terrace_store::moving::errors::demoting;
-use terrace_store::operation::op::Op;
+use terrace_store::moving::errors::writing_back;
 use terrace_store::store::Store;
 use terrace_store::types::Wait;
 use terrace_wal::Error;
@@ -37,7 +36,7 @@ const WAIT: Duration = Duration::from_millis(10);
 /// Raises the durable size to the first dirty page behind it, or to the visible size: the bytes before are on
 /// media already.
 pub(crate) fn raise_durable(store: &Store, ino: Ino, wait: Wait) -> FsResult<()> {
-    let mut op = Op { wait, ..demoting() };
+    let mut op = writing_back(wait);
     run_attempts(store, &mut op, large_record(store), |reservation, op| {
         let claim = store.persistent.blocks().claim(1 + op.extra_blocks, op.purpose)?;
         let _guard = store.inodes.locks().write(ino);

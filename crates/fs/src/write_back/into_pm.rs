@@ -42,6 +42,7 @@ const CHECKED_BLOCKS: usize = 2;
 pub fn absorb(store: &Store, ino: Ino, blocks: &[FileBlock], wait: Wait) -> FsResult<()> {
     let ascend = blocks.is_sorted_by(|a, b| a < b);
     assert!(ascend, "blocks of inode {ino} go into PM out of order (C28)");
+    let _flight = store.dram.write_back().begin_lazy();
     let mut rest = blocks;
     let (mut one_by_one, mut failed) = (false, None);
     while !rest.is_empty() {
@@ -68,7 +69,7 @@ pub fn absorb(store: &Store, ino: Ino, blocks: &[FileBlock], wait: Wait) -> FsRe
 /// Settles the first pages in a single transaction. Returns the number of `blocks` done: none, if the dirty
 /// pages between them filled the transaction.
 fn absorb_some(store: &Store, ino: Ino, blocks: &[FileBlock], wait: Wait) -> FsResult<usize> {
-    let mut op = Op::new(wait);
+    let mut op = Op { writes_back: true, ..Op::new(wait) };
     run_attempts(store, &mut op, record_of(store, blocks.len()).max(SMALL_RECORD), |reservation, op| {
         let most = (blocks.len() >> op.piece_halvings).max(1);
         let unpromised = count_unpromised(store, ino, blocks, most)?;

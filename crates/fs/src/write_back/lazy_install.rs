@@ -21,7 +21,7 @@ use terrace_store::inode::slot::{load, log_slot};
 use terrace_store::lookup::intents::refuse_intents;
 use terrace_store::lookup::lines::lines_of;
 use terrace_store::lookup::newest::is_written_below;
-use terrace_store::moving::errors::demoting;
+use terrace_store::moving::errors::writing_back;
 use terrace_store::operation::need::Attempt;
 use terrace_store::operation::op::{Op, SMALL_RECORD};
 use terrace_store::store::Store;
@@ -35,7 +35,7 @@ use terrace_wal::Reservation;
 /// EIO; `WouldBlock`. No page is installed then.
 pub(super) fn install_lazy(look: &Look<'_>, wait: Wait) -> FsResult<Vec<bool>> {
     let store = look.store;
-    let mut op = Op { wait, ..demoting() };
+    let mut op = writing_back(wait);
     let record = record_of_scattered(store, look.pages.len()).max(SMALL_RECORD);
     run_attempts(store, &mut op, record, |reservation, op| install(look, reservation, op))
 }

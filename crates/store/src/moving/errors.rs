@@ -13,6 +13,12 @@ pub fn demoting() -> Op {
     Op { purpose: Purpose::Demotion, ..Op::new(Wait::Allowed) }
 }
 
+/// An operation that writes pages back with demotion's share of the reserve: their blocks were promised, and a map or an old
+/// last block may need one more.
+pub fn writing_back(wait: Wait) -> Op {
+    Op { wait, writes_back: true, ..demoting() }
+}
+
 /// Blocks installed in one transaction: on the smallest lanes 32, at 48 bytes a block.
 pub fn install_limit(store: &Store) -> usize {
     (store.persistent.wal().max_record() / 128).clamp(8, MAX_EXTENT_BLOCKS as usize)

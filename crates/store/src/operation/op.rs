@@ -30,6 +30,8 @@ pub struct Op {
     pub failed_space_searches: u32,
     /// Searches that found promises to give back, and waits for promises, each as many searches.
     pub settled_promises: u32,
+    /// [`terrace_blocks::Promises::ended_so_far`] when the operation last failed to find PM space.
+    pub ended_promises_seen: u64,
     /// Damage that was met in the search for space: the reason when none is found.
     pub damage: Option<Error>,
     /// Bytes that the present attempt served from copies of lower tiers in DRAM.
@@ -44,6 +46,8 @@ pub struct Op {
     pub refused: Option<FsError>,
     /// Its caller asks again after [`FsError::Unfinished`].
     pub in_turns: bool,
+    /// It writes pages back: it moves no group, and may wait for groups that others move.
+    pub writes_back: bool,
 }
 
 impl Op {
@@ -61,6 +65,7 @@ impl Op {
             left_quarantine_seen: 0,
             failed_space_searches: 0,
             settled_promises: 0,
+            ended_promises_seen: 0,
             damage: None,
             dram_bytes: 0,
             record: 0,
@@ -68,6 +73,7 @@ impl Op {
             may_overwrite: false,
             refused: None,
             in_turns: false,
+            writes_back: false,
         }
     }
     /// An operation that changes nothing, and so never lacks space (P1).
