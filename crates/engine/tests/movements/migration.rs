@@ -982,7 +982,7 @@ fn write_back_waits_for_a_group_in_flight() {
 
 /// A promise that ended between a failed claim and the search was not seen, because the search itself gained nothing.
 #[test]
-fn promises_that_ended_before_a_search_are_tried() {
+fn a_search_for_space_sees_ended_promises() {
     let (fs, _) = with_file(40);
     while allocate(&fs.store, 1).is_ok() {}
     let mut op = Op::new(Wait::Allowed);
