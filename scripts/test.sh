@@ -135,7 +135,7 @@ sim_maps=${maps%% *}
 sim_of_map=(--test crash --test faults) sim_of_map_s=1800 samples_of_map=0.05
 # Samples of the test `crash` with radix, of every second moment, with each commit the other half; CONTRIBUTING.md has the long
 # run.
-samples=${TERRACE_CRASH_SAMPLES:-0.15}
+samples=${TERRACE_CRASH_SAMPLES:-0.12}
 export TERRACE_CRASH_FIRST=${TERRACE_CRASH_FIRST:-$((commits % 6))}
 # A fourth of the planted mistakes, with each commit another.
 mistakes=$((commits % 4))/4

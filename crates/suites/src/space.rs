@@ -161,7 +161,7 @@ pub(crate) fn promised(dir: &Path, largest: u64) -> Outcome<()> {
 /// once, and all bytes that statfs shows can be written.
 pub(crate) fn removed(dir: &Path) -> Outcome<()> {
     let small = dir.join("small");
-    for round in 0..8 {
+    for round in 0..4 {
         for size in [256 * KIB, MIB, 3 * MIB] {
             let file = create(&small, 0)?;
             file.write_all_at(&bytes(round, size as usize), 0).map_err(failed("small file"))?;
