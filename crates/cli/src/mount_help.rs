@@ -21,7 +21,8 @@ Memory:
   cache=auto|SIZE           copies of blocks of lower tiers (auto)
   kernel_cache=SIZE         files of the fast tier in the kernel's page cache (half of memory)
   buffer=SIZE               writes that wait in DRAM, for a lower tier or lazily (64M)
-  lazy=auto|on|off          whether writes of the fast tier wait there, too: where its writes are slow, always, never (auto)
+  lazy=auto|on|off          writes of the fast tier wait there, too, and may be lost until fsync, also in part:
+                            auto: where its writes are slow; on: always; off: never (auto)
   lazy_low=PERCENT, lazy_high=PERCENT
                             write-back begins when less of the buffer is free than the first, and ends at the second (5, 20)
   lazy_period=TIME, lazy_age=TIME

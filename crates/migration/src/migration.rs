@@ -20,6 +20,8 @@ pub struct Migration {
     /// Victims that no worker has taken yet.
     pub victims: VictimQueue,
     pub(crate) not_before_ns: AtomicU64,
+    /// The reason that was logged last, and when.
+    pub(crate) warned: Mutex<Option<(String, u64)>>,
     /// Rounds in a row in which all victims stayed, and the end of the pause after the last of them.
     pub(crate) stayed: AtomicU32,
     pub(crate) rest_until_ns: AtomicU64,
@@ -38,6 +40,7 @@ impl Migration {
             store,
             victims: VictimQueue::default(),
             not_before_ns: AtomicU64::new(0),
+            warned: Mutex::default(),
             stayed: AtomicU32::new(0),
             rest_until_ns: AtomicU64::new(0),
             first_came_ns: AtomicU64::new(0),

@@ -18,6 +18,7 @@ use crate::migration::Migration;
 use crate::pace::{BACK_OFF, POLL};
 use std::time::Duration;
 use terrace_runtime::planted::{Mistake, planted};
+use terrace_runtime::sync::Mutex;
 use terrace_runtime::sync::atomic::Ordering;
 use terrace_store::error::{FsError, FsResult};
 use terrace_store::moving::demote::demote;
@@ -100,13 +101,29 @@ pub fn move_group(migration: &Migration, victims: &[Victim]) -> FsResult<Round> 
     result
 }
 
+/// The same reason is logged again after so long: on a full pool demotion ends and begins all the time.
+const WARN_AGAIN: Duration = Duration::from_secs(60);
+
+/// Whether a reason is to be logged now, which is noted.
+fn is_news(warned: &Mutex<Option<(String, u64)>>, reason: &str, now_ns: u64) -> bool {
+    let mut warned = warned.lock();
+    let is_known = warned.as_ref().is_some_and(|(before, at_ns)| {
+        before == reason && now_ns.saturating_sub(*at_ns) < WARN_AGAIN.as_nanos() as u64
+    });
+    if !is_known {
+        *warned = Some((reason.to_string(), now_ns));
+    }
+    !is_known
+}
+
 pub(crate) fn note_stuck(migration: &Migration, error: &FsError) {
-    let before = migration.store.pressure.set_reason(error.clone());
-    if before.is_none_or(|before| before.to_string() != error.to_string()) {
+    migration.store.pressure.set_reason(error.clone());
+    let now = migration.store.clock.monotonic_ns();
+    if is_news(&migration.warned, &error.to_string(), now) {
         tracing::warn!("demotion cannot run: {error}");
     }
     let back_off = if planted(Mistake::MigrationSpins) { Duration::ZERO } else { BACK_OFF };
-    let until = migration.store.clock.monotonic_ns() + back_off.as_nanos() as u64;
+    let until = now + back_off.as_nanos() as u64;
     migration.not_before_ns.store(until, Ordering::Relaxed);
 }
 
@@ -129,4 +146,26 @@ pub fn rest(migration: &Migration, now_ns: u64) -> bool {
     let until = now_ns + (POLL.as_nanos() as u64) * (1 << before.min(MAX_REST_DOUBLINGS));
     migration.rest_until_ns.store(until, Ordering::Relaxed);
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{WARN_AGAIN, is_news};
+    use terrace_runtime::sync::Mutex;
+
+    #[test]
+    fn a_reason_is_logged_once_a_minute() {
+        let warned = Mutex::default();
+        let minute = WARN_AGAIN.as_nanos() as u64;
+        let said = [
+            ("full", 0),
+            ("full", 1),
+            ("full", minute - 1),
+            ("full", minute),
+            ("hangs", minute),
+            ("hangs", minute + 1),
+        ]
+        .map(|(reason, at_ns)| is_news(&warned, reason, at_ns));
+        assert_eq!(said, [true, false, false, true, true, false]);
+    }
 }

@@ -50,7 +50,12 @@ pub enum Command {
     #[command(after_help = "Example: terrace status /mnt --json")]
     Status(Status),
     /// Show on which tiers the bytes of files, or of all files below directories, are
-    #[command(after_help = "Example: terrace where /mnt/database.sqlite /mnt/archive")]
+    #[command(
+        after_help = "Words of a line: \"copies in DRAM\" of blocks of lower tiers; \"only in DRAM\" waits for fsync or write-back;\n\
+                      \"synchronous\", \"large\", \"read-dominated\": what the predictors expect of the file; \"eager\": blocks whose\n\
+                      syncs have shown that their writes go to the fast tier at once.\n\n\
+                      Example: terrace where /mnt/database.sqlite /mnt/archive"
+    )]
     Where(Where),
     /// Make everything written so far durable, on a tier or below it
     #[command(after_help = "Example: terrace sync /mnt --to 1")]

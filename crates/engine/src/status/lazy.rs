@@ -62,7 +62,9 @@ pub(crate) fn lazy_status(engine: &Engine) -> LazyStatus {
         (LazyOption::Auto, _, None) if lazy.is_given_up() => "persistent memory could not be measured",
         (LazyOption::Auto, _, None) => "persistent memory was not measured yet",
         (LazyOption::Auto, true, _) => "persistent memory is much slower than DRAM",
-        (LazyOption::Auto, false, _) => "persistent memory is not 1.5 times and 5 ns slower than DRAM",
+        (LazyOption::Auto, false, _) => {
+            "persistent memory is less than 1.5 times, or less than 40 ns a line, slower than DRAM"
+        }
     };
     let SyncVerdicts { lazy: made_lazy, eager, again, agreed, lines, copied_twice } = lazy.counts().choices();
     let PageCounts { hits, misses, merged_lines } = lazy.counts().writes();

@@ -241,9 +241,9 @@ impl Pressure {
         self.reason.lock().is_some()
     }
 
-    /// Demotion cannot run; the reason of the time before.
-    pub fn set_reason(&self, error: FsError) -> Option<FsError> {
-        self.reason.lock().replace(error)
+    /// Demotion cannot run.
+    pub fn set_reason(&self, error: FsError) {
+        *self.reason.lock() = Some(error);
     }
 
     /// Demotion runs.
