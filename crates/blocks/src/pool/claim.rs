@@ -97,6 +97,7 @@ impl<'a> Claim<'a> {
         Some(block)
     }
     /// Marks the chosen blocks as used; without the allocator's lock.
+    #[inline]
     pub(super) fn mark_used(&self) {
         self.blocks.iter().for_each(|block| self.pool.use_claimed(*block));
     }
@@ -195,6 +196,7 @@ impl BlockPool {
     }
 
     /// Finds `count` free blocks that nobody is promised, beside the reserve of a purpose.
+    #[inline]
     pub(super) fn find_free(&self, space: &mut Space, count: u64, purpose: Purpose) -> Result<()> {
         let lacks = |space: &Space| space.free.count() < space.promised + count + self.kept(purpose);
         while lacks(space) {
@@ -211,6 +213,7 @@ impl BlockPool {
 
     /// A claim of `count` blocks, which are free and promised to nobody. Where it has chosen blocks the caller marks them
     /// as used, without the lock.
+    #[inline(always)]
     pub(super) fn take_free(&self, space: &mut Space, count: usize) -> Result<Claim<'_>> {
         let mut blocks = SmallVec::with_capacity(count);
         if self.hashed.as_ref().is_some_and(|hashed| hashed.is_placing) {

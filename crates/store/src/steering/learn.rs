@@ -111,21 +111,27 @@ pub fn note_read(store: &Store, inode: &Inode, bytes: u64, dram_bytes: u64) {
 #[inline]
 pub fn note_lines(store: &Store, inode: &Inode, segment: &Segment<'_>, flags: WriteFlags, is_direct: bool) {
     if has_lazy_writes(store) && !flags.sync {
-        let now = store.clock.monotonic_coarse_ns();
-        let size = inode.size();
-        if is_direct && segment.offset >= size && segment.length > 0 {
-            let appended = AppendedLines::behind(size, segment.offset, segment.length);
-            if store.dram.cache().note_append(inode.page_key(segment.blocks().first), appended, now) {
-                return;
-            }
-        }
-        // Looked up before the lock of the index is taken, which is innermost.
-        let parts = segment.parts();
-        let written: SmallVec<[(FileBlock, WrittenLines); 8]> =
-            parts.map(|(block, from, to)| (block, written_lines(store, inode, block, (from, to)))).collect();
-        let first = inode.page_key(segment.blocks().first);
-        store.dram.cache().note_lines(first, written.into_iter(), is_direct, now);
+        count_lines(store, inode, segment, is_direct);
     }
+}
+
+/// Apart: the short way of a write stays short where lazy writes are off.
+#[inline(never)]
+fn count_lines(store: &Store, inode: &Inode, segment: &Segment<'_>, is_direct: bool) {
+    let now = store.clock.monotonic_coarse_ns();
+    let size = inode.size();
+    if is_direct && segment.offset >= size && segment.length > 0 {
+        let appended = AppendedLines::behind(size, segment.offset, segment.length);
+        if store.dram.cache().note_append(inode.page_key(segment.blocks().first), appended, now) {
+            return;
+        }
+    }
+    // Looked up before the lock of the index is taken, which is innermost.
+    let parts = segment.parts();
+    let written: SmallVec<[(FileBlock, WrittenLines); 8]> =
+        parts.map(|(block, from, to)| (block, written_lines(store, inode, block, (from, to)))).collect();
+    let first = inode.page_key(segment.blocks().first);
+    store.dram.cache().note_lines(first, written.into_iter(), is_direct, now);
 }
 
 /// Chooses between lazy and eager for the blocks of a file that were written since its last sync, at the begin of a sync. Gives
