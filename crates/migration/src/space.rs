@@ -115,6 +115,8 @@ fn make_room(migration: &Migration, op: &mut Op) -> FsResult<()> {
     if wait != Wait::Allowed {
         return Err(FsError::WouldBlock);
     }
+    // Before the search, as groups that end meanwhile may give blocks back.
+    let others = migration.store.pressure.in_flight() > 0;
     let round = migration
         .store
         .pressure
@@ -135,7 +137,7 @@ fn make_room(migration: &Migration, op: &mut Op) -> FsResult<()> {
     {
         return Ok(());
     }
-    after_round(migration, op, round)
+    after_round(migration, op, round, others)
 }
 
 /// Write-back of pages without room in the map of their file: waits while other threads move a group. Then it gets its error,
@@ -203,8 +205,8 @@ fn count_searches(migration: &Migration, op: &mut Op, searches: u32) -> FsResult
     if op.failed_space_searches > MOST_STARVED { Err(why_no_space(migration, op)) } else { Ok(()) }
 }
 
-/// Whether the operation may try again after a round of demotion, and the pause before.
-fn after_round(migration: &Migration, op: &mut Op, round: FsResult<Round>) -> FsResult<()> {
+/// Whether the operation may try again after a round of demotion, and the pause before. `others`: groups were in flight before it.
+fn after_round(migration: &Migration, op: &mut Op, round: FsResult<Round>, others: bool) -> FsResult<()> {
     match round {
         Ok(Round::Progress) => Ok(()),
         Ok(Round::InFlight) => {
@@ -236,7 +238,7 @@ fn after_round(migration: &Migration, op: &mut Op, round: FsResult<Round>) -> Fs
         Err(FsError::Engine(Error::NoSpace(_)))
             if op.purpose != Purpose::Overwrite
                 && op.failed_space_searches < MOST_STARVED
-                && migration.store.pressure.in_flight() > 0 =>
+                && (others || migration.store.pressure.in_flight() > 0) =>
         {
             op.failed_space_searches += MOST_STARVED / 20;
             migration.store.pressure.wait_round(Duration::from_millis(10));
@@ -287,6 +289,8 @@ pub(crate) fn shadow_round(migration: &Migration, op: &mut Op) -> FsResult<bool>
     let queued: Vec<Victim> = migration.victims.take_all();
     give_back_victims(migration, &queued);
     let freed_before = migration.store.persistent.blocks().freed_so_far();
+    // Before the search: a group that ends meanwhile may give its shadows back.
+    let others = migration.store.pressure.in_flight() > 0;
     let victims = pick_shadows(migration, demotion_blocks(migration) as usize);
     let mut freed = 0;
     if !victims.is_empty() {
@@ -297,7 +301,6 @@ pub(crate) fn shadow_round(migration: &Migration, op: &mut Op) -> FsResult<bool>
         migration.store.pressure.end_group(victims.len());
         freed = moved?;
     }
-    let others = migration.store.pressure.in_flight() > 0;
     if freed > 0 {
         migration.store.pressure.round_done();
     } else if others {
