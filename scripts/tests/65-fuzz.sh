@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Fuzzes every decoder and whole damaged pools (fuzz/) for FUZZ_SECONDS each, 4 unless told otherwise.
+# Fuzzes every decoder and whole damaged pools (fuzz/) for FUZZ_SECONDS each, 3 unless told otherwise.
 # FUZZ_TARGETS="page pool": these alone. What makes a target fail is kept in fuzz/artifacts.
 . "$(dirname "$0")/suites.sh"
 need g++ g++
-seconds=${FUZZ_SECONDS:-4}
+seconds=${FUZZ_SECONDS:-3}
 targets=${FUZZ_TARGETS:-"superblock checkpoint record lanes page keys device words extents cuckoo clustered request check pool"}
 # The flags of `cargo fuzz build -s none`, which would have to be installed first. They need no nightly toolchain, only
 # its switch.
