@@ -143,8 +143,12 @@ fn make_room(migration: &Migration, op: &mut Op) -> FsResult<()> {
 /// Write-back of pages without room in the map of their file: waits while other threads move a group. Then it gets its error,
 /// and the pages stay.
 fn wait_for_group(migration: &Migration, op: &mut Op) -> FsResult<()> {
-    if op.wait != Wait::Allowed || migration.store.pressure.in_flight() == 0 {
+    if migration.store.pressure.in_flight() == 0 {
         return Err(final_no_space());
+    }
+    // The thread of a request leaves the wait to a second one.
+    if op.wait != Wait::Allowed {
+        return Err(FsError::WouldBlock);
     }
     count_searches(migration, op, MOST_STARVED / 20)?;
     migration.store.pressure.wait_round(Duration::from_millis(10));

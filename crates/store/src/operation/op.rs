@@ -46,7 +46,7 @@ pub struct Op {
     pub refused: Option<FsError>,
     /// Its caller asks again after [`FsError::Unfinished`].
     pub in_turns: bool,
-    /// It writes pages back: it moves no group, and may wait for groups that others move.
+    /// The operation writes pages back: it moves no group, and may wait for groups that others move.
     pub writes_back: bool,
 }
 
