@@ -136,7 +136,10 @@ impl terrace_media::PmMedium for Poisoned {
         unreachable!("check writes nothing")
     }
     fn write_back(&self, _: PmOffset, _: u64) {}
-    fn fence(&self, _: terrace_media::Fence, _: &'static std::panic::Location<'static>) {}
+    fn order_at(&self, _: &'static std::panic::Location<'static>) {}
+    fn persist_at(&self, _: &'static std::panic::Location<'static>) -> Result<(), terrace_media::MediaError> {
+        Ok(())
+    }
 }
 
 #[test]

@@ -139,7 +139,7 @@ pub fn format(media: &PoolMedia, options: &FormatOptions) -> FsResult<Superblock
     for block in (0..geometry.first_pool_block().0).filter(is_superblock) {
         pm.write_streaming(PmBlock(block).offset(), &zeros)?;
     }
-    pm.persist();
+    pm.persist()?;
     for block in (0..geometry.first_pool_block().0).filter(|block| !is_superblock(block)) {
         pm.write_streaming(PmBlock(block).offset(), &zeros)?;
     }
@@ -169,7 +169,7 @@ pub fn format(media: &PoolMedia, options: &FormatOptions) -> FsResult<Superblock
     for copy in SUPERBLOCK_COPIES {
         pm.write(copy.offset(), superblock.as_bytes())?;
     }
-    pm.persist();
+    pm.persist()?;
     Ok(superblock)
 }
 

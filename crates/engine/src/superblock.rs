@@ -32,7 +32,7 @@ pub fn set_device_tier(
     let in_use = usize::from(!is_sound(pm, 0));
     for copy in [SUPERBLOCK_COPIES[1 - in_use], SUPERBLOCK_COPIES[in_use]] {
         pm.write(copy.offset(), changed.as_bytes())?;
-        pm.persist();
+        pm.persist()?;
     }
     Ok(changed)
 }
@@ -99,7 +99,7 @@ pub fn mend_superblock(
     let &[index] = damaged.as_slice() else { return Ok(false) };
     let place = SUPERBLOCK_COPIES[index].offset();
     pm.write(place, superblock.as_bytes())?;
-    pm.persist();
+    pm.persist()?;
     if !is_sound(pm, index) {
         let length = SUPERBLOCK_BLOCKS * BLOCK_SIZE;
         return Err(terrace_media::MediaError::Pm { offset: place, length });

@@ -118,8 +118,7 @@ pub fn barrier(store: &Store) -> FsResult<()> {
     if store.persistent.wal().is_stopped() {
         return Err(FsError::NotDurable);
     }
-    store.persistent.pm().persist();
-    Ok(())
+    store.persistent.persist()
 }
 
 /// Planted mistakes of this file.

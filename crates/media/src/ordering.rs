@@ -5,7 +5,6 @@
 //! and ends no epoch. The lock is taken last and for no longer than a look. Used by the media that share a
 //! [`CrashClock`](crate::crash::CrashClock).
 
-use crate::pm::Fence;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::Location;
@@ -95,16 +94,16 @@ impl OrderingPlan {
         self.state.lock().changed
     }
 
-    /// Counts a fence; gives what the medium is to do.
-    pub(crate) fn pass_fence(&self, fence: Fence, at: &'static Location<'static>) -> Option<Fence> {
-        let kind = match fence {
-            Fence::Order => OrderingKind::Order,
-            Fence::Persist => OrderingKind::Persist,
-        };
+    /// Counts a fence of PM; gives the fence that the medium is to issue.
+    pub(crate) fn pass_fence(
+        &self,
+        kind: OrderingKind,
+        at: &'static Location<'static>,
+    ) -> Option<OrderingKind> {
         match self.pass(OrderingPoint::new(at, kind)) {
             Some(Change::Removed) => None,
-            Some(Change::WeakenedToOrder) => Some(Fence::Order),
-            None => Some(fence),
+            Some(Change::WeakenedToOrder) => Some(OrderingKind::Order),
+            None => Some(kind),
         }
     }
 

@@ -47,15 +47,6 @@ impl Promise {
     }
 }
 
-/// The two fences.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Fence {
-    /// No store after the fence survives a crash without the lines written back before it.
-    Order,
-    /// All lines written back before are durable when the fence returns.
-    Persist,
-}
-
 /// A persistent-memory medium: reads, explicit writes, ordering.
 ///
 /// Aligned 8-byte words are read and stored atomically by all methods. Stores become durable only through
@@ -113,12 +104,19 @@ pub trait PmMedium: Send + Sync {
     fn expect_load(&self, _offset: PmOffset) {}
     /// Writes back cache lines that any thread stored earlier. Volatile until `order` or `persist`.
     fn write_back(&self, offset: PmOffset, length: u64);
-    /// Whether [`Fence::Order`] makes durable, too, so that `persist` has nothing left to do. False in doubt.
+    /// Whether [`Self::order_at`] makes durable, too, so that `persist` has nothing left to do. False in doubt.
     fn order_persists(&self) -> bool {
         false
     }
-    /// A fence, issued by the source line `at`. Called as `order()` and `persist()`, which know their callers.
-    fn fence(&self, kind: Fence, at: &'static Location<'static>);
+    /// No store after it survives a crash without the lines written back before it. For the source line `at`: called as
+    /// `order()`, which knows its caller.
+    fn order_at(&self, at: &'static Location<'static>);
+    /// All lines written back before are durable when it returns without an error. For the source line `at`: called as
+    /// `persist()`, which knows its caller.
+    ///
+    /// # Errors
+    /// [`MediaError::Device`] of a journal device. A crash may then leave any state that `order` allows.
+    fn persist_at(&self, at: &'static Location<'static>) -> Result<(), MediaError>;
     /// Fences issued and cache lines written back or streamed so far, for benches. A medium that does
     /// not count returns zeros.
     fn counters(&self) -> PmCounters {
@@ -140,17 +138,20 @@ pub trait PmMedium: Send + Sync {
 macro_rules! fences {
     ($($medium:ty),*) => {$(
         impl $medium {
-            /// [`Fence::Order`]: no store after it survives a crash without the lines written back before it.
+            /// No store after it survives a crash without the lines written back before it.
             #[inline]
             #[track_caller]
             pub fn order(&self) {
-                self.fence(Fence::Order, Location::caller());
+                self.order_at(Location::caller());
             }
-            /// [`Fence::Persist`]: all lines written back before are durable when this returns.
+            /// All lines written back before are durable when this returns.
+            ///
+            /// # Errors
+            /// As [`PmMedium::persist_at`].
             #[inline]
             #[track_caller]
-            pub fn persist(&self) {
-                self.fence(Fence::Persist, Location::caller());
+            pub fn persist(&self) -> Result<(), MediaError> {
+                self.persist_at(Location::caller())
             }
         }
     )*};

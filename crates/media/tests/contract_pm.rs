@@ -144,7 +144,7 @@ fn counters_count_fences_and_lines() {
         pm.write_streaming(PmOffset(4096), &[1; 4096]).unwrap(); // 64
         pm.write_back(PmOffset(64), 1);
         pm.order();
-        pm.persist();
+        pm.persist().unwrap();
         let after = pm.counters();
         assert_eq!(after.fences - before.fences, 2, "{}", case.name);
         assert_eq!(after.lines - before.lines, 67, "{}", case.name);

@@ -49,7 +49,7 @@ fn fenced_stores_survive_every_crash_and_later_stores_survive_a_few() {
     assert_eq!(seen, HashSet::from([0, 2]));
     assert_eq!(word(&snapshot.image_oldest(), 64), 0);
     assert_eq!(word(&snapshot.image_newest(), 64), 2);
-    pm.persist();
+    pm.persist().unwrap();
     assert_eq!(outcomes(&pm, &[0, 64]), set(&[&[1, 2]]));
 }
 
@@ -95,7 +95,7 @@ fn a_store_nobody_wrote_back_stays_undecided() {
     let pm = RecordedPm::new(4096);
     pm.store_only(PmOffset(0), &1u64.to_ne_bytes()).unwrap();
     pm.order();
-    pm.persist();
+    pm.persist().unwrap();
     assert_eq!(outcomes(&pm, &[0]), set(&[&[0], &[1]]));
     pm.write_back(PmOffset(0), 8);
     pm.store_only(PmOffset(0), &2u64.to_ne_bytes()).unwrap();
@@ -137,13 +137,13 @@ fn the_newest_crash_image_has_every_store() {
                 4 => pm.store_only(PmOffset(at), &data).unwrap(),
                 5 => pm.write_back(PmOffset(at), length),
                 6 => pm.order(),
-                _ => pm.persist(),
+                _ => pm.persist().unwrap(),
             }
             let newest = pm.snapshot().image_newest();
             assert!(newest == pm.visible_image(), "step {step}");
         }
         pm.write_back(PmOffset(0), 1024);
-        pm.persist();
+        pm.persist().unwrap();
         assert_eq!(pm.snapshot().pending_count(), 0);
         assert!(pm.snapshot().image_oldest() == pm.visible_image());
     }
@@ -165,7 +165,7 @@ fn in_persist_only_mode_an_order_ends_an_epoch_and_persist_makes_durable() {
         let found = vec![word(&image, 0), word(&image, 64)];
         assert!(expected.contains(&found), "seed {seed}: {found:?}");
     }
-    pm.persist();
+    pm.persist().unwrap();
     assert_eq!(outcomes(&pm, &[0, 64]), set(&[&[3, 2]]));
     assert_eq!(pm.snapshot().pending_count(), 0);
 }
@@ -297,7 +297,7 @@ fn a_stalled_device_holds_operations_until_released_and_pm_goes_on() {
         std::hint::spin_loop();
     }
     put(&pm, 0, 1); // would hang if a stalled operation held the clock
-    pm.persist();
+    pm.persist().unwrap();
     assert_eq!(device.snapshot().unflushed_count(), 0);
     device.unstall();
     writer.join().unwrap();
@@ -317,11 +317,11 @@ fn media_with_a_shared_clock_crash_at_the_same_moment() {
         clock.set_crash_at(target);
         // a migration: the copy is durable on the device before PM says so
         put(&pm, 0, 1); // event 0
-        pm.persist(); // 1
+        pm.persist().unwrap(); // 1
         device.write(DeviceBlock(1), &block(7)).unwrap(); // 2
         device.flush().unwrap(); // 3
         put(&pm, 64, 2); // 4
-        pm.persist(); // 5
+        pm.persist().unwrap(); // 5
         device.discard(DeviceBlock(1), 1); // 6
         device.flush().unwrap(); // 7
         (clock.now(), pm.take_snapshot(), device.take_snapshot())
@@ -362,7 +362,7 @@ fn a_hook_sees_every_event_before_it_takes_effect() {
     })));
     put(&pm, 0, 1);
     pm.order();
-    pm.persist();
+    pm.persist().unwrap();
     clock.on_event(None);
     put(&pm, 0, 2);
     let seen: Vec<_> = receiver.iter().collect();

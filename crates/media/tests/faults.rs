@@ -116,15 +116,15 @@ fn poison_fails_reads_or_stores_a_number_of_times_or_for_good() {
     pm.poison_for(64..128, Access::Any, Times::Count(1));
     assert_eq!([store(&pm), load(&pm)], [false, true]);
     // A write-back of what cannot be stored to settles nothing, and does not use up the times.
-    pm.persist();
+    pm.persist().unwrap();
     pm.store(PmOffset(64), &[2; 8]).unwrap();
     pm.poison_for(64..128, Access::Stores, Times::Count(1));
     pm.write_back(PmOffset(64), 64);
-    pm.persist();
+    pm.persist().unwrap();
     assert_eq!(pm.snapshot().pending_count(), 1);
     assert!(!store(&pm));
     pm.write_back(PmOffset(64), 64);
-    pm.persist();
+    pm.persist().unwrap();
     assert_eq!(pm.snapshot().pending_count(), 0);
 }
 

@@ -33,7 +33,7 @@ impl PmAndDevice {
         self.pm.write(PmOffset(0), &[1; 8]).unwrap();
         self.pm.order();
         self.pm.write(PmOffset(64), &[1; 8]).unwrap();
-        self.pm.persist();
+        self.pm.persist().unwrap();
         let device: &dyn BlockMedium = &*self.device;
         device.write(DeviceBlock(1), &[block(1)]).unwrap();
         device.flush().unwrap();

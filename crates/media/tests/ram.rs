@@ -20,7 +20,7 @@ fn content_survives_reopening_and_the_lock_excludes_everybody() {
     let path = directory.path().join("pm");
     let pm = RamPm::create(&path, MIB).unwrap();
     pm.write(PmOffset(100), b"kept").unwrap();
-    pm.persist();
+    pm.persist().unwrap();
     for read_only in [false, true] {
         let refused = RamPm::open(&path, read_only).err().unwrap();
         assert!(refused.is_busy(), "{refused}");
@@ -71,7 +71,7 @@ fn a_missing_page_is_an_error_for_its_range_only() {
     let pm = RamPm::create(&path, 4 * MIB).unwrap();
     pm.prepare(PmOffset(0), 4 * MIB);
     pm.write(PmOffset(0), &[5; 4096]).unwrap();
-    pm.persist();
+    pm.persist().unwrap();
     let file = OpenOptions::new().write(true).open(&path).unwrap();
     file.set_len(MIB).unwrap();
 
@@ -85,7 +85,7 @@ fn a_missing_page_is_an_error_for_its_range_only() {
     assert!(pm.write(PmOffset(2 * MIB), &[1; 64]).is_err());
     assert!(pm.write_streaming(PmOffset(2 * MIB + 8192), &[1; 64]).is_err());
     pm.write_back(PmOffset(2 * MIB + 65536), 64);
-    pm.persist();
+    pm.persist().unwrap();
     // the pages that are left stay readable and writable
     pm.read(PmOffset(0), &mut page).unwrap();
     assert_eq!(page, [5; 4096]);
@@ -156,7 +156,7 @@ fn a_foreign_sigbus_goes_to_the_previous_handler() {
             let mapped = libc::mmap(mapped, length, libc::PROT_READ, libc::MAP_SHARED, fd, 0);
             assert_ne!(mapped, libc::MAP_FAILED);
             other.set_len(0).unwrap();
-            pm.persist();
+            pm.persist().unwrap();
             drop(directory);
             mapped.cast::<u8>().read_volatile();
         }

@@ -168,7 +168,7 @@ impl Model {
         let returned = ledger.returned;
         drop(ledger);
         if below(2) == 0 {
-            self.pm.persist();
+            self.pm.persist().unwrap();
             Ledger::raise(&mut self.ledger.lock().durable, &returned);
         }
     }
@@ -252,7 +252,7 @@ fn model() {
             "counter {counter} is {found}"
         );
     }
-    model.pm.persist();
+    model.pm.persist().unwrap();
     judge(model.pm.snapshot().image_oldest(), &all, &end.begun);
 }
 

@@ -216,7 +216,7 @@ mod device {
             let lsn = mark(&self.catalog, new.map(|copy| copy.run), old);
             *file = new;
             drop(file);
-            self.catalog.wal().pm().persist();
+            self.catalog.wal().pm().persist().unwrap();
             if let Some(old) = old {
                 self.space.freed(old, lsn);
             }

@@ -90,7 +90,7 @@ impl Model {
         mark(&self.catalog, run, true);
         let lsn = mark(&self.catalog, run, false);
         self.let_go(run);
-        self.catalog.wal().pm().persist();
+        self.catalog.wal().pm().persist().unwrap();
         self.space.freed(run, lsn);
     }
 

@@ -21,8 +21,8 @@ pub fn repair(media: &Media, options: &Options<'_>) -> Repair {
         result.failure = Some(why);
     }
     // Persists also the stores of a killed repair, which this repair found to be in place.
-    media.pm.persist();
-    if let Err(error) = device_headers::flush(media, &mended) {
+    let persisted = media.pm.persist();
+    if let Err(error) = persisted.and_then(|()| device_headers::flush(media, &mended)) {
         result.failure.get_or_insert_with(|| format!("{error}; run the repair again"));
     }
     result.actions = actions.into_list();

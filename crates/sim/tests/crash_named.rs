@@ -140,7 +140,7 @@ fn t3_a_dropped_record_does_not_come_back_with_its_data() {
     let world = World::new(SMALL);
     let fs = world.mount();
     let (f, g) = (create(&fs, ROOT, "f"), create(&fs, ROOT, "g"));
-    world.pm.persist();
+    world.pm.persist().unwrap();
     // Just before the fence the record is there, and its data is not.
     let moments: Arc<Mutex<Vec<_>>> = Arc::default();
     let (weak, kept) = (Arc::downgrade(&world.pm), Arc::clone(&moments));

@@ -59,8 +59,7 @@ impl Wal {
         self.advance(&mut state, true)?;
         self.stopped.store(true, Ordering::SeqCst);
         // After an unmount the user may turn the machine off.
-        self.pm.persist();
-        Ok(())
+        self.persist()
     }
 
     /// Covers some metadata pages that were not changed for a while, for a background step; true when all have had their

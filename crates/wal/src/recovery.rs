@@ -103,7 +103,7 @@ impl Wal {
         pause::at_unlocked("recovery:read");
         // When the daemon alone has died, PM shows records whose fence never came: replayed, they could be half there after
         // a loss of power. Not only an order: what they free below must not be reused before they are durable (T6).
-        pm.persist();
+        pm.persist()?;
         let checksums = Arc::new(PageChecksums::new(Arc::clone(&pm), geometry, pool_uuid));
         let (first, second) = valid.records.split_at(valid.records.len() / 2);
         replay(&*pm, &checksums, first)?;

@@ -1,8 +1,10 @@
 //! The write-ahead log of a pool: its state, and room reserved in a lane.
 
 use crate::checkpoint_state::CheckpointState;
+use crate::error::Result;
 use crate::lane::Lane;
 use crate::page_checksums::PageChecksums;
+use std::panic::Location;
 use std::sync::Arc;
 use terrace_format::record::RECORD_ALIGN;
 use terrace_format::{Geometry, Lsn};
@@ -109,6 +111,18 @@ impl Wal {
             state.head - state.tail
         };
         self.lanes.iter().map(used).sum()
+    }
+    /// Makes all commits so far durable. A failure stops all changes: a later call could not promise more.
+    ///
+    /// # Errors
+    /// The medium's.
+    #[track_caller]
+    pub fn persist(&self) -> Result<()> {
+        self.pm.persist_at(Location::caller()).map_err(|error| {
+            tracing::error!(%error, "persistent memory failed to make commits durable: the pool takes no more changes");
+            self.stopped.store(true, Ordering::SeqCst);
+            error.into()
+        })
     }
     /// True after a failure of PM: nothing can be committed.
     pub fn is_stopped(&self) -> bool {

@@ -22,7 +22,7 @@ fn open(pm: &Arc<RecordedPm>) -> Wal {
 fn formatted() -> Arc<RecordedPm> {
     let pm = Arc::new(RecordedPm::new(2 << 20));
     Wal::format(pm.clone() as Arc<dyn PmMedium>, UUID, geometry()).unwrap();
-    pm.persist();
+    pm.persist().unwrap();
     pm
 }
 

@@ -51,7 +51,7 @@ fn killed(changes: u64, lanes: u64) -> PmImage {
         wal.commit(wal.reserve(256).unwrap(), &tx).unwrap();
         drop(held.take());
     }
-    pm.persist();
+    pm.persist().unwrap();
     pm.visible_image()
 }
 
@@ -80,7 +80,7 @@ fn with_bytes(image: &PmImage, place: PmOffset, change: impl Fn(&mut [u8])) -> P
     pm.read(place, &mut bytes).unwrap();
     change(&mut bytes);
     pm.write(place, &bytes).unwrap();
-    pm.persist();
+    pm.persist().unwrap();
     pm.visible_image()
 }
 

@@ -39,7 +39,7 @@ fn pages() -> Vec<PmBlock> {
 fn formatted() -> Arc<RecordedPm> {
     let pm = Arc::new(RecordedPm::new(2 << 20));
     Wal::format(pm.clone() as Arc<dyn PmMedium>, UUID, geometry()).unwrap();
-    pm.persist();
+    pm.persist().unwrap();
     pm
 }
 
@@ -227,7 +227,7 @@ fn expect_sound(wal: &Wal, site: &str) {
 fn no_crash_makes_a_sound_page_look_damaged() {
     let pm = formatted();
     let wal = open(&pm);
-    pm.persist();
+    pm.persist().unwrap();
     let moments = film(&pm, || life(&wal));
     let mut images = 0;
     for (event, moment) in moments.iter().enumerate() {

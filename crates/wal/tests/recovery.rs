@@ -44,9 +44,9 @@ fn film(pm: &Arc<RecordedPm>, run: impl FnOnce()) -> Vec<CrashSnapshot> {
 fn records_are_durable_before_recovery_replays_stores() {
     let pm = Arc::new(RecordedPm::new(2 << 20));
     Wal::format(pm.clone() as Arc<dyn PmMedium>, UUID, geometry()).unwrap();
-    pm.persist();
+    pm.persist().unwrap();
     let wal = open(&pm);
-    pm.persist();
+    pm.persist().unwrap();
     let killed = film(&pm, || {
         let mut tx = Tx::new();
         words().iter().for_each(|word| tx.write_u64(*word, 7));

@@ -55,7 +55,10 @@ impl PmMedium for VecPm {
         self.write(offset, bytes)
     }
     fn write_back(&self, _offset: PmOffset, _length: u64) {}
-    fn fence(&self, _: terrace_media::Fence, _: &'static std::panic::Location<'static>) {}
+    fn order_at(&self, _: &'static std::panic::Location<'static>) {}
+    fn persist_at(&self, _: &'static std::panic::Location<'static>) -> Result<(), MediaError> {
+        Ok(())
+    }
 }
 
 pub const UUID: [u8; 16] = [7; 16];

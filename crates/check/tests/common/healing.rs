@@ -67,7 +67,10 @@ impl PmMedium for Healing {
         self.write(offset, bytes)
     }
     fn write_back(&self, _: PmOffset, _: u64) {}
-    fn fence(&self, _: terrace_media::Fence, _: &'static std::panic::Location<'static>) {}
+    fn order_at(&self, _: &'static std::panic::Location<'static>) {}
+    fn persist_at(&self, _: &'static std::panic::Location<'static>) -> Result<(), MediaError> {
+        Ok(())
+    }
 }
 
 fn lines(offset: PmOffset, length: usize) -> std::ops::Range<u64> {

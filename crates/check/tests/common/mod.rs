@@ -73,7 +73,10 @@ impl PmMedium for MemPm {
         unreachable!("check writes nothing")
     }
     fn write_back(&self, _: PmOffset, _: u64) {}
-    fn fence(&self, _: terrace_media::Fence, _: &'static std::panic::Location<'static>) {}
+    fn order_at(&self, _: &'static std::panic::Location<'static>) {}
+    fn persist_at(&self, _: &'static std::panic::Location<'static>) -> Result<(), MediaError> {
+        Ok(())
+    }
 }
 
 /// A device in memory; blocks listed in `bad` answer with an error.

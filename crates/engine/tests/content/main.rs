@@ -13,6 +13,7 @@ mod lazy_mapping;
 mod lazy_status;
 mod lines;
 mod model;
+mod persist_errors;
 mod predict;
 mod reclaim;
 mod turns;

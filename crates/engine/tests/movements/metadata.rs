@@ -431,7 +431,7 @@ fn a_pool_without_the_feature_keeps_its_metadata() {
     for copy in SUPERBLOCK_COPIES {
         pool.pm.write(copy.offset(), superblock.as_bytes()).unwrap();
     }
-    pool.pm.persist();
+    pool.pm.persist().unwrap();
     let fs = pool.mount_with(eager());
     let directory = directory(&fs);
     let files = fill(&fs, directory, 500);

@@ -7,7 +7,7 @@ use terrace_engine::{Engine, FormatOptions, MountOptions, Movements, PolicyKind,
 use terrace_format::map_kind::MapKind;
 use terrace_format::table::Owner;
 use terrace_format::{Ino, PmBlock, PmOffset};
-use terrace_media::pm::{Fence, RecordedPm};
+use terrace_media::pm::RecordedPm;
 use terrace_media::{MediaError, PmMedium, Promise};
 use terrace_migration::planner::{Round, demotion_round};
 use terrace_runtime::sync::Mutex;
@@ -52,8 +52,11 @@ impl PmMedium for HookedPm {
     fn write_back(&self, offset: PmOffset, length: u64) {
         self.inner.write_back(offset, length);
     }
-    fn fence(&self, kind: Fence, at: &'static Location<'static>) {
-        self.inner.fence(kind, at);
+    fn order_at(&self, at: &'static Location<'static>) {
+        self.inner.order_at(at);
+    }
+    fn persist_at(&self, at: &'static Location<'static>) -> Result<(), MediaError> {
+        self.inner.persist_at(at)
     }
 }
 

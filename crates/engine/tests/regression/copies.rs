@@ -4,7 +4,7 @@ use std::sync::Arc;
 use terrace_engine::{Engine, MountOptions, PoolMedia, Wait, WriteFlags, format, read_superblock};
 use terrace_format::PmOffset;
 use terrace_media::pm::RecordedPm;
-use terrace_media::{Fence, MediaError, PmMedium, Promise};
+use terrace_media::{MediaError, PmMedium, Promise};
 use terrace_runtime::sync::Mutex;
 use terrace_testkit::{ROOT, create, format_options};
 
@@ -45,8 +45,11 @@ impl PmMedium for Watched {
     fn write_back(&self, offset: PmOffset, length: u64) {
         self.pm.write_back(offset, length);
     }
-    fn fence(&self, kind: Fence, at: &'static std::panic::Location<'static>) {
-        self.pm.fence(kind, at);
+    fn order_at(&self, at: &'static std::panic::Location<'static>) {
+        self.pm.order_at(at);
+    }
+    fn persist_at(&self, at: &'static std::panic::Location<'static>) -> Result<(), MediaError> {
+        self.pm.persist_at(at)
     }
 }
 

@@ -70,7 +70,7 @@ pub fn write(
         match write_whole_block(store, ino, FileBlock(offset / BLOCK_SIZE), data, flags)? {
             WholeBlock::Written => {
                 if flags.sync {
-                    store.persistent.pm().persist();
+                    store.persistent.persist()?;
                 }
                 return Ok(data.len());
             }

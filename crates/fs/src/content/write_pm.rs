@@ -70,7 +70,7 @@ pub(crate) fn write_pm(
         rest = tail;
     }
     if flags.sync {
-        store.persistent.pm().persist();
+        store.persistent.persist()?;
     }
     Ok((data.len() - rest.len(), why))
 }

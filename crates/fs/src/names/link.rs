@@ -77,7 +77,7 @@ mod wrong {
     /// `unlogged-link-count`.
     pub(super) fn count_in_place(store: &Store, inode: &Inode, slot: &InodeSlot) -> Attempt<()> {
         store.persistent.pm().write(inode.place, &slot.as_bytes()[..8])?;
-        store.persistent.pm().persist();
+        store.persistent.persist()?;
         Ok(())
     }
 }

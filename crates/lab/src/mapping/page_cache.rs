@@ -18,7 +18,7 @@ use terrace_format::address::LINE_SIZE;
 use terrace_format::table::{Owner, PageKind, TABLE_ENTRY_SIZE};
 use terrace_format::{BLOCK_SIZE, Geometry, PmBlock, PmOffset};
 use terrace_media::pm::PmCounters;
-use terrace_media::{Fence, MediaError, PmMedium, Promise};
+use terrace_media::{MediaError, PmMedium, Promise};
 use terrace_runtime::sync::Mutex;
 use terrace_runtime::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -254,8 +254,11 @@ impl PmMedium for PageCachedPm {
         self.below.order_persists()
     }
 
-    fn fence(&self, kind: Fence, at: &'static Location<'static>) {
-        self.below.fence(kind, at);
+    fn order_at(&self, at: &'static Location<'static>) {
+        self.below.order_at(at);
+    }
+    fn persist_at(&self, at: &'static Location<'static>) -> Result<(), MediaError> {
+        self.below.persist_at(at)
     }
 
     fn counters(&self) -> PmCounters {

@@ -41,7 +41,7 @@ fn write_ns(pm: &dyn PmMedium, clock: &dyn Clock, bytes: u64) -> f64 {
     let data = vec![7; bytes as usize];
     each_ns(clock, TURNS, |index| {
         pm.write_streaming(PmOffset(index * 8192 % PM_BYTES), &data).unwrap();
-        pm.persist();
+        pm.persist().unwrap();
     })
 }
 
@@ -87,7 +87,7 @@ fn two_writers(text: &str, medium: &Arc<dyn PmMedium>, speed: PmSpeed, clock: &d
                 for index in 0..TURNS {
                     let at = PmOffset((2 * index + number) * 8192 % PM_BYTES);
                     medium.write_streaming(at, &data).unwrap();
-                    medium.persist();
+                    medium.persist().unwrap();
                 }
             })
             .unwrap()

@@ -11,7 +11,7 @@ use terrace_format::table::{MASK_FULL, Owner};
 use terrace_format::{FileBlock, Geometry, Ino, PmBlock, PmOffset};
 use terrace_map::{FileMap, MAPS, MapInode, MapRow};
 use terrace_media::pm::Promise;
-use terrace_media::{Fence, MediaError, PmMedium};
+use terrace_media::{MediaError, PmMedium};
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 use terrace_runtime::{Clock, SystemClock};
 use terrace_wal::{Result, Wal};
@@ -64,8 +64,11 @@ impl PmMedium for FrontOfPm {
     fn write_back(&self, offset: PmOffset, length: u64) {
         self.below.write_back(offset, length);
     }
-    fn fence(&self, kind: Fence, at: &'static Location<'static>) {
-        self.below.fence(kind, at);
+    fn order_at(&self, at: &'static Location<'static>) {
+        self.below.order_at(at);
+    }
+    fn persist_at(&self, at: &'static Location<'static>) -> std::result::Result<(), MediaError> {
+        self.below.persist_at(at)
     }
 }
 

@@ -10,7 +10,7 @@
 //! Invariants: contents, errors, order and promise are those of the medium below. All threads count as one.
 //! Lock order: the counts' lock is the last.
 
-use super::{Fence, PmCounters, PmMedium, Promise};
+use super::{PmCounters, PmMedium, Promise};
 use crate::MediaError;
 use std::collections::HashSet;
 use std::ops::Range;
@@ -106,6 +106,12 @@ impl CountedPm {
 
     fn is_idle(&self) -> bool {
         !self.counting.load(Ordering::Relaxed)
+    }
+
+    fn count_fence(&self) {
+        if !self.is_idle() {
+            self.lines.lock().fences += 1;
+        }
     }
 
     /// The counts since the operation began.
@@ -215,11 +221,14 @@ impl PmMedium for CountedPm {
         self.below.order_persists()
     }
 
-    fn fence(&self, kind: Fence, at: &'static Location<'static>) {
-        if !self.is_idle() {
-            self.lines.lock().fences += 1;
-        }
-        self.below.fence(kind, at);
+    fn order_at(&self, at: &'static Location<'static>) {
+        self.count_fence();
+        self.below.order_at(at);
+    }
+
+    fn persist_at(&self, at: &'static Location<'static>) -> Result<(), MediaError> {
+        self.count_fence();
+        self.below.persist_at(at)
     }
 
     fn counters(&self) -> PmCounters {

@@ -12,7 +12,7 @@
 
 mod calibration;
 
-use super::{Fence, PmCounters, PmMedium, Promise};
+use super::{PmCounters, PmMedium, Promise};
 use crate::MediaError;
 use crate::pace::Bus;
 use crate::speed::{latency, rate, transfer_ns};
@@ -229,6 +229,11 @@ impl EmulatedPm {
         self.clock.wait_until(end_ns.saturating_sub(self.off_ns));
     }
 
+    /// A fence ends the current run: the next store begins a new run.
+    fn end_run(&self) {
+        self.shard().written.store(NOWHERE, Ordering::Relaxed);
+    }
+
     /// Waits as long as a write-back takes that began at `begin_ns`.
     fn written(&self, begin_ns: u64, offset: u64, length: u64) {
         if length == 0 {
@@ -354,10 +359,14 @@ impl PmMedium for EmulatedPm {
         self.below.order_persists()
     }
 
-    fn fence(&self, kind: Fence, at: &'static Location<'static>) {
-        self.below.fence(kind, at);
-        // A fence ends the current run: the next store begins a new run.
-        self.shard().written.store(NOWHERE, Ordering::Relaxed);
+    fn order_at(&self, at: &'static Location<'static>) {
+        self.below.order_at(at);
+        self.end_run();
+    }
+
+    fn persist_at(&self, at: &'static Location<'static>) -> Result<(), MediaError> {
+        self.end_run();
+        self.below.persist_at(at)
     }
 
     fn counters(&self) -> PmCounters {
@@ -507,7 +516,7 @@ mod tests {
         assert_eq!(clock.monotonic_ns(), begin);
         assert_eq!(pm.promise(), pm.below.promise());
         let fences = pm.counters().fences;
-        pm.persist();
+        pm.persist().unwrap();
         assert_eq!(pm.counters().fences, fences + 1);
         assert!(pm.describe().starts_with("emulated: 200 ns a line, 1073 MB/s"));
     }

@@ -3,45 +3,28 @@
 //!
 //! Invariants: every access is checked against the size first and against poisoned pages after; the
 //! file is fully allocated and exclusively locked; all stores go through [`Kernels`], which never
-//! tear an aligned word. Counters are per thread (by thread index modulo 64, unsynchronised: two
-//! threads that share a shard may lose counts, threads that do not are exact).
+//! tear an aligned word.
 
 mod anonymous;
 mod measured;
+mod shards;
 
 use super::checked::{self, StreamChecked};
 use super::fault::FaultGuard;
 use super::kernels::{self, Kernels};
 use super::mapping::{Backing, Mapping, fill, refuse_hollow};
-use super::{Fence, PmCounters, PmMedium, Promise};
+use super::{PmCounters, PmMedium, Promise};
 use crate::MediaError;
 use crate::found::{Access, Found, create_new};
 use crate::open::{OpenError, check_size, lock_exclusive};
 use rustix::fs::OFlags;
+use shards::{Shard, Shards};
 use std::fs::File;
 use std::ops::Range;
 use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_format::{BLOCK_SIZE, PmOffset};
-
-const COUNTER_SHARDS: usize = 64;
-
-/// Counts of one thread, on cache lines of its own.
-#[derive(Default)]
-#[repr(align(128))]
-struct Shard {
-    fences: AtomicU64,
-    lines: AtomicU64,
-}
-
-impl Shard {
-    /// A load and a store instead of a locked add: a locked instruction would wait for streaming stores.
-    #[inline]
-    fn add(counter: &AtomicU64, count: u64) {
-        counter.store(counter.load(Ordering::Relaxed) + count, Ordering::Relaxed);
-    }
-}
 
 /// Persistent memory in a mapped file.
 pub struct RamPm {
@@ -57,7 +40,7 @@ pub struct RamPm {
     backing: Backing,
     /// No range is populated in advance.
     sparse: bool,
-    shards: Box<[Shard; COUNTER_SHARDS]>,
+    shards: Shards,
     path: PathBuf,
     access: Access,
     file: File,
@@ -141,7 +124,7 @@ impl RamPm {
             battery_backed: false,
             backing,
             sparse: false,
-            shards: Box::new(std::array::from_fn(|_| Shard::default())),
+            shards: Shards::default(),
             path: path.to_path_buf(),
             access,
             file,
@@ -177,14 +160,9 @@ impl RamPm {
     }
 
     #[inline]
-    fn shard(&self) -> &Shard {
-        &self.shards[terrace_runtime::thread::index() % COUNTER_SHARDS]
-    }
-
-    #[inline]
     fn count_lines(&self, offset: u64, length: u64) {
         let lines = (offset % 64 + length).div_ceil(64);
-        Shard::add(&self.shard().lines, lines);
+        Shard::add(&self.shards.mine().lines, lines);
     }
 
     /// Whether the whole range is inside the medium.
@@ -373,17 +351,19 @@ impl PmMedium for RamPm {
     }
 
     #[inline]
-    fn fence(&self, _kind: Fence, _at: &'static Location<'static>) {
+    fn order_at(&self, _at: &'static Location<'static>) {
         kernels::fence();
-        Shard::add(&self.shard().fences, 1);
+        Shard::add(&self.shards.mine().fences, 1);
+    }
+
+    #[inline]
+    fn persist_at(&self, at: &'static Location<'static>) -> Result<(), MediaError> {
+        self.order_at(at);
+        Ok(())
     }
 
     fn counters(&self) -> PmCounters {
-        let sum = |field: fn(&Shard) -> &AtomicU64| {
-            let values = self.shards.iter().map(|s| field(s).load(Ordering::Relaxed));
-            values.sum()
-        };
-        PmCounters { fences: sum(|s| &s.fences), lines: sum(|s| &s.lines) }
+        self.shards.sums()
     }
 
     fn prepare(&self, offset: PmOffset, length: u64) {

@@ -10,10 +10,11 @@ use super::crash_image::CrashSnapshot;
 use super::image::PmImage;
 use super::poison::{Access, Poisons};
 use super::stores::{Store, Stores, lines_of};
-use super::{Fence, PmCounters, PmMedium, Promise};
-use crate::MediaError;
+use super::{PmCounters, PmMedium, Promise};
 use crate::block::Times;
 use crate::crash::{CrashClock, CrashMember, EventKind};
+use crate::ordering::OrderingKind;
+use crate::{DeviceError, MediaError};
 use std::ops::Range;
 use std::panic::Location;
 use std::sync::{Arc, Weak};
@@ -25,6 +26,10 @@ struct State {
     poisons: Poisons,
     /// Persist alone makes durable.
     persist_only: bool,
+    /// Injected failure of `persist`.
+    failing: Option<Times>,
+    /// `persist` calls that failed.
+    failed: u64,
     /// All accesses, while a test traces them.
     trace: Option<Vec<(Access, Range<u64>)>>,
     counters: PmCounters,
@@ -67,6 +72,8 @@ impl RecordedPm {
             stores: Stores::after(moment),
             poisons: Poisons::default(),
             persist_only: false,
+            failing: None,
+            failed: 0,
             trace: None,
             counters: PmCounters::default(),
             bytes_read: 0,
@@ -86,6 +93,11 @@ impl RecordedPm {
     /// first store.
     pub fn set_persist_only(&self, persist_only: bool) {
         self.shared.state.lock().persist_only = persist_only;
+    }
+
+    /// Makes `persist` fail, as on a medium whose journal device fails: it makes nothing durable. `None` ends that.
+    pub fn fail_persist(&self, times: Option<Times>) {
+        self.shared.state.lock().failing = times;
     }
 
     /// The clock that numbers its events.
@@ -197,6 +209,25 @@ impl State {
         }
         if self.poisons.strike(&range, access) { Err(error(offset, length)) } else { Ok(()) }
     }
+
+    /// A fence of this kind takes effect; `None`: the fence is left out.
+    fn end_epoch(&mut self, kind: Option<OrderingKind>) {
+        self.counters.fences += 1;
+        let Some(kind) = kind else { return };
+        let makes_durable = kind == OrderingKind::Persist || !self.persist_only;
+        self.stores.end_epoch(makes_durable);
+    }
+
+    /// Whether this `persist` fails; counts it.
+    fn fails_to_persist(&mut self) -> bool {
+        let Some(times) = &mut self.failing else { return false };
+        let strike = times.strike();
+        if !strike.stays {
+            self.failing = None;
+        }
+        self.failed += u64::from(strike.fails);
+        strike.fails
+    }
 }
 
 fn error(offset: PmOffset, length: u64) -> MediaError {
@@ -270,18 +301,27 @@ impl PmMedium for RecordedPm {
         !self.shared.state.lock().persist_only
     }
 
-    fn fence(&self, kind: Fence, at: &'static Location<'static>) {
-        let event = match kind {
-            Fence::Order => EventKind::Order,
-            Fence::Persist => EventKind::Persist,
-        };
-        let _event = self.shared.clock.begin(event);
-        let kept = self.shared.clock.ordering().pass_fence(kind, at);
+    fn order_at(&self, at: &'static Location<'static>) {
+        let _event = self.shared.clock.begin(EventKind::Order);
         let mut state = self.shared.state.lock();
-        state.counters.fences += 1;
-        let Some(kind) = kept else { return };
-        let makes_durable = kind == Fence::Persist || !state.persist_only;
-        state.stores.end_epoch(makes_durable);
+        state.end_epoch(self.shared.clock.ordering().pass_fence(OrderingKind::Order, at));
+    }
+
+    fn persist_at(&self, at: &'static Location<'static>) -> Result<(), MediaError> {
+        let _event = self.shared.clock.begin(EventKind::Persist);
+        let mut state = self.shared.state.lock();
+        let kept = self.shared.clock.ordering().pass_fence(OrderingKind::Persist, at);
+        if state.fails_to_persist() {
+            return Err(MediaError::from(DeviceError {
+                device: "recorded".into(),
+                operation: "persist",
+                offset: 0,
+                length: self.shared.size,
+                errno: libc::EIO,
+            }));
+        }
+        state.end_epoch(kept);
+        Ok(())
     }
 
     fn counters(&self) -> PmCounters {
@@ -293,6 +333,7 @@ impl PmMedium for RecordedPm {
     }
 
     fn error_count(&self) -> u64 {
-        self.shared.state.lock().poisons.errors()
+        let state = self.shared.state.lock();
+        state.poisons.errors() + state.failed
     }
 }

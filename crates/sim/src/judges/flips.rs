@@ -231,7 +231,7 @@ fn damage(pm: &dyn PmMedium, at: PmOffset, line: Option<u64>, bit: u32) -> bool 
     pm.read(PmOffset(start), &mut old).unwrap();
     let new = if line.is_some() { vec![0; length] } else { vec![old[0] ^ 1 << bit] };
     pm.write(PmOffset(start), &new).unwrap();
-    pm.persist();
+    pm.persist().unwrap();
     new != old
 }
 

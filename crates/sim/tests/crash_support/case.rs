@@ -74,7 +74,7 @@ impl Case {
             drop(fs);
             fs = world.mount();
         }
-        world.pm.persist();
+        world.pm.persist().unwrap();
         (world, fs)
     }
 

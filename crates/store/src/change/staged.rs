@@ -348,8 +348,10 @@ impl<'a> Staged<'a> {
         }
         if !self.device_freed.is_empty() {
             // Before another medium's blocks are reused the freeing record is persisted (design 3, T6).
-            self.store.persistent.pm().persist();
-            self.device_freed.iter().for_each(|run| self.store.devices.space().freed(*run, lsn));
+            // After a failure nothing more is committed, and the next mount finds these blocks free, or used.
+            if self.store.persistent.persist().is_ok() {
+                self.device_freed.iter().for_each(|run| self.store.devices.space().freed(*run, lsn));
+            }
         }
         if let Some(tick) = self.store.steering.stamp() {
             for (block, _) in &self.entries {

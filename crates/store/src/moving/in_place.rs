@@ -134,7 +134,11 @@ fn write_to_places<'a>(
         }
     }
     // The PM blocks must survive any crash that may tear the copies below them (M5).
-    store.persistent.pm().persist();
+    if let Err(error) = store.persistent.persist() {
+        // Nothing is committed any more, so no other location is of use to them either.
+        trouble.get_or_insert(error);
+        return (0, Vec::new());
+    }
     let mut freed = 0;
     for (device, (list, runs)) in of_device {
         match write_over(store, device, list, &runs) {

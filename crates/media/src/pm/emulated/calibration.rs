@@ -1,7 +1,6 @@
 //! The times of the memory below an emulated medium, measured when the medium is made.
 
-use crate::pm::{Fence, PmMedium};
-use std::panic::Location;
+use crate::pm::PmMedium;
 use terrace_format::PmOffset;
 use terrace_format::address::LINE_SIZE;
 use terrace_runtime::Clock;
@@ -28,7 +27,7 @@ pub(super) fn write_ns(pm: &dyn PmMedium, clock: &dyn Clock) -> Option<u64> {
         let begin = clock.monotonic_ns();
         for _ in 0..SAMPLE_WRITES {
             pm.write_streaming(PmOffset(0), &line).ok()?;
-            pm.fence(Fence::Order, Location::caller());
+            pm.order();
         }
         samples.push((clock.monotonic_ns() - begin) / SAMPLE_WRITES);
     }

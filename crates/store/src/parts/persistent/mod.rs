@@ -2,6 +2,7 @@
 
 pub mod metadata_pages;
 
+use crate::error::{FsError, FsResult};
 use metadata_pages::MetadataPages;
 use std::sync::Arc;
 use terrace_blocks::BlockPool;
@@ -83,6 +84,16 @@ impl Persistent {
     #[inline]
     pub fn wal(&self) -> &Arc<Wal> {
         &self.wal
+    }
+
+    /// Everything committed so far is durable; a failure stops all changes ([`Wal::persist`]).
+    ///
+    /// # Errors
+    /// [`FsError::NotDurable`]: the log tells the cause.
+    #[inline]
+    #[track_caller]
+    pub fn persist(&self) -> FsResult<()> {
+        self.wal.persist().map_err(|_| FsError::NotDurable)
     }
 
     /// The block table and the allocator.
