@@ -18,6 +18,7 @@ pub mod extent_map;
 pub mod geometry;
 pub mod homes;
 pub mod inode;
+pub mod journal;
 pub mod keys;
 pub mod lines;
 pub mod map_kind;

@@ -33,6 +33,12 @@ impl AlignedBlock {
     }
 }
 
+/// The bytes of blocks.
+pub(crate) fn bytes_of(blocks: &[AlignedBlock]) -> &[u8] {
+    // SAFETY: a block is 4096 bytes without padding.
+    unsafe { std::slice::from_raw_parts(blocks.as_ptr().cast(), size_of_val(blocks)) }
+}
+
 /// A buffer of blocks aligned for O_DIRECT.
 pub type Buffer = Vec<AlignedBlock>;
 
@@ -100,6 +106,15 @@ pub trait BlockMedium: Send + Sync {
     fn write_runs(&self, runs: &[Run<'_>]) -> Result<(), MediaError> {
         runs.iter().try_for_each(|(first, from)| self.write(*first, from))
     }
+    /// Writes runs and makes these writes durable; earlier writes stay as durable as they were. For the source line `at`:
+    /// called as `write_durable()`, which knows its caller.
+    ///
+    /// # Errors
+    /// As [`Self::write_runs`] and [`Self::flush_at`]; any part may be durable.
+    fn write_durable_at(&self, runs: &[Run<'_>], at: &'static Location<'static>) -> Result<(), MediaError> {
+        self.write_runs(runs)?;
+        self.flush_at(at)
+    }
     /// Makes completed writes durable, for the source line `at`. Called as `flush()`, which knows its caller.
     ///
     /// # Errors
@@ -141,6 +156,14 @@ macro_rules! flush {
             #[track_caller]
             pub fn flush(&self) -> Result<(), MediaError> {
                 self.flush_at(Location::caller())
+            }
+            /// Writes runs and makes these writes durable.
+            ///
+            /// # Errors
+            /// As [`BlockMedium::write_durable_at`].
+            #[track_caller]
+            pub fn write_durable(&self, runs: &[Run<'_>]) -> Result<(), MediaError> {
+                self.write_durable_at(runs, Location::caller())
             }
         }
     )*};

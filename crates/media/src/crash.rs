@@ -30,6 +30,8 @@ pub enum EventKind {
     DeviceDiscard,
     /// Flush of a block device.
     DeviceFlush,
+    /// A durable write to a block device becomes durable.
+    DeviceDurable,
 }
 
 /// A persistence event, as a hook sees it.

@@ -19,6 +19,8 @@ pub enum OrderingKind {
     Persist,
     /// `flush` of a block device.
     Flush,
+    /// `write_durable` of a block device.
+    DurableWrite,
 }
 
 /// A source line that orders.
@@ -40,6 +42,7 @@ impl fmt::Display for OrderingPoint {
             OrderingKind::Order => "order",
             OrderingKind::Persist => "persist",
             OrderingKind::Flush => "flush",
+            OrderingKind::DurableWrite => "durable write",
         };
         write!(f, "{}:{}:{} ({kind})", self.file, self.line, self.column)
     }
@@ -107,9 +110,9 @@ impl OrderingPlan {
         }
     }
 
-    /// Counts a flush; false when the device is to do nothing.
-    pub(crate) fn pass_flush(&self, at: &'static Location<'static>) -> bool {
-        self.pass(OrderingPoint::new(at, OrderingKind::Flush)) != Some(Change::Removed)
+    /// Counts a flush, or a durable write; false when the device is to make nothing durable.
+    pub(crate) fn pass_durable(&self, kind: OrderingKind, at: &'static Location<'static>) -> bool {
+        self.pass(OrderingPoint::new(at, kind)) != Some(Change::Removed)
     }
 
     fn pass(&self, point: OrderingPoint) -> Option<Change> {

@@ -6,6 +6,7 @@ mod crash_image;
 mod emulated;
 pub(crate) mod fault;
 mod image;
+pub mod journaled;
 pub(crate) mod kernels;
 pub mod mapped;
 pub(crate) mod mapping;
@@ -17,6 +18,7 @@ pub use counted::{CountedPm, LineCounts};
 pub use crash_image::{CrashSnapshot, PendingLine};
 pub use emulated::{Delayed, EmulatedPm, PmFloor, PmModel, PmSpeed};
 pub use image::PmImage;
+pub use journaled::{JournalError, JournalOptions, JournaledPm, OpenedJournal};
 pub use mapped::RamPm;
 pub use poison::Access;
 pub use recorded::RecordedPm;
@@ -70,7 +72,8 @@ pub trait PmMedium: Send + Sync {
     /// # Errors
     /// As `read`; also when not aligned.
     fn load_u64(&self, offset: PmOffset) -> Result<u64, MediaError>;
-    /// Stores and writes back the touched cache lines. Volatile until `order` or `persist`.
+    /// Stores bytes and writes them back. Volatile until `order` or `persist`. Other bytes of their lines that `store` has
+    /// left in the cache may stay there.
     ///
     /// # Errors
     /// As `read`.
@@ -156,7 +159,7 @@ macro_rules! fences {
         }
     )*};
 }
-fences!(dyn PmMedium + '_, CountedPm, EmulatedPm, RamPm, RecordedPm);
+fences!(dyn PmMedium + '_, CountedPm, EmulatedPm, JournaledPm, RamPm, RecordedPm);
 
 /// Event counts of a PM medium.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

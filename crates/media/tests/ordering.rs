@@ -82,7 +82,7 @@ fn a_removed_ordering_point_makes_no_store_durable_and_still_counts_as_an_event(
         let expected = match kind {
             OrderingKind::Order => (0, 0),
             OrderingKind::Persist => (1, 0),
-            OrderingKind::Flush => (0, 1),
+            OrderingKind::Flush | OrderingKind::DurableWrite => (0, 1),
         };
         assert_eq!((pending, unflushed), expected, "{kind:?}");
         media.clock.ordering().change(None);

@@ -66,6 +66,7 @@ fn kind(point: &OrderingPoint) -> &'static str {
         OrderingKind::Order => "order",
         OrderingKind::Persist => "persist",
         OrderingKind::Flush => "flush",
+        OrderingKind::DurableWrite => "durable write",
     }
 }
 

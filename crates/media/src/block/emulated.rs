@@ -101,6 +101,13 @@ impl BlockMedium for EmulatedBlock {
         Ok(())
     }
 
+    fn write_durable_at(&self, runs: &[Run<'_>], at: &'static Location<'static>) -> Result<(), MediaError> {
+        let arrival_ns = self.clock.monotonic_ns();
+        self.below.write_durable_at(runs, at)?;
+        self.wait(arrival_ns, Direction::Write, runs.iter().map(|(_, from)| from.len()));
+        Ok(())
+    }
+
     fn flush_at(&self, at: &'static Location<'static>) -> Result<(), MediaError> {
         // The writes that this flush covers have returned, so their emulated time has already passed.
         self.below.flush_at(at)

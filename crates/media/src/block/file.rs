@@ -4,7 +4,7 @@
 //! fdatasync, which returns only when the device's own cache was flushed. Where the file system
 //! refuses O_DIRECT the page cache lies between, and flush covers it too; `describe` says so.
 
-use super::ring::{Direction, Rings, Span};
+use super::ring::{Direction, Rings, Span, write_dsync};
 use super::{AlignedBlock, BlockMedium, BlockRead, HostRoom, Run};
 use crate::found::{Access, Found, create_new, create_unnamed, is_in_memory};
 use crate::open::{OpenError, check_size, lock_exclusive, patiently};
@@ -303,6 +303,22 @@ impl BlockMedium for FileDevice {
         unsafe { self.rings.transfer_all(self.file.as_fd(), Direction::Write, &spans, &mut failures) };
         let failed = runs.iter().zip(failures).find_map(|(run, failure)| Some((run, failure?)));
         failed.map_or(Ok(()), |((first, from), errno)| Err(self.error("write", *first, blocks(from), errno)))
+    }
+
+    fn write_durable_at(&self, runs: &[Run<'_>], at: &'static Location<'static>) -> Result<(), MediaError> {
+        let &[(first, from)] = runs else {
+            self.write_runs(runs)?;
+            return self.flush_at(at);
+        };
+        let blocks = from.len() as u64;
+        if self.read_only || !self.holds(first, blocks) {
+            return self.write_runs(runs);
+        }
+        let buffer = from.as_ptr().cast::<u8>().cast_mut();
+        let span = Span { buffer, length: size_of_val(from), offset: first.byte_offset() };
+        // SAFETY: a write only reads the buffer, which is borrowed for the whole call.
+        let written = unsafe { write_dsync(self.file.as_fd(), span) };
+        written.map_err(|errno| self.error("write durably", first, blocks, errno))
     }
 
     fn flush_at(&self, _at: &'static Location<'static>) -> Result<(), MediaError> {

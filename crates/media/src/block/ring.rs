@@ -274,6 +274,29 @@ fn advance(piece: Piece, result: i32) -> Result<Option<Piece>, i32> {
     Ok((rest.length != 0).then_some(rest))
 }
 
+/// Writes a span durably: each call returns when its bytes are durable (RWF_DSYNC), by a write that passes the device's
+/// cache where the device can do so, else by a flush behind it.
+///
+/// # Errors
+/// The errno; any part may be durable.
+///
+/// # Safety
+/// As [`Rings::transfer`].
+pub(super) unsafe fn write_dsync(file: BorrowedFd<'_>, span: Span) -> Result<(), i32> {
+    let mut left = Some(Piece { span: 0, start: 0, length: span.length }).filter(|p| p.length != 0);
+    while let Some(piece) = left {
+        let position = (span.offset + piece.start as u64) as libc::off_t;
+        // SAFETY: the rest of the caller's buffer.
+        let moved = unsafe {
+            let vector = libc::iovec { iov_base: span.buffer.add(piece.start).cast(), iov_len: piece.length };
+            libc::pwritev2(file.as_raw_fd(), &vector, 1, position, libc::RWF_DSYNC)
+        };
+        let failed = || -std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
+        left = advance(piece, if moved < 0 { failed() } else { moved as i32 })?;
+    }
+    Ok(())
+}
+
 /// The same by preadv and pwritev, one piece after the other.
 ///
 /// # Safety

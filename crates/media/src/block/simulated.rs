@@ -9,8 +9,9 @@
 
 use super::device_image::{DeviceImage, DeviceSnapshot, Unflushed};
 use super::faults::{Faults, Operation, Stall};
-use super::{AlignedBlock, BlockMedium};
+use super::{AlignedBlock, BlockMedium, Run};
 use crate::crash::{CrashClock, CrashMember, EventKind};
+use crate::ordering::OrderingKind;
 use crate::{DeviceError, MediaError};
 use std::collections::HashSet;
 use std::ops::Range;
@@ -29,6 +30,8 @@ pub struct DeviceCounters {
     pub writes: u64,
     /// Flushes.
     pub flushes: u64,
+    /// Durable writes.
+    pub durable_writes: u64,
     /// Discards.
     pub discards: u64,
     /// Blocks written.
@@ -216,6 +219,16 @@ impl State {
     }
 }
 
+impl State {
+    /// Makes the newest content of some blocks durable. Of other blocks nothing changes.
+    fn make_blocks_durable(&mut self, blocks: &HashSet<u64>) {
+        let (done, left): (Vec<Unflushed>, _) =
+            std::mem::take(&mut self.unflushed).into_iter().partition(|write| blocks.contains(&write.block));
+        self.unflushed = left;
+        done.into_iter().for_each(|write| self.durable.put(write.block, write.content));
+    }
+}
+
 impl BlockMedium for SimulatedDevice {
     fn blocks(&self) -> u64 {
         self.shared.blocks
@@ -270,7 +283,7 @@ impl BlockMedium for SimulatedDevice {
         let whole = 0..self.shared.blocks;
         self.shared.pass(Operation::Flush, "flush", &whole)?;
         let _event = self.shared.clock.begin(EventKind::DeviceFlush);
-        let kept = self.shared.clock.ordering().pass_flush(at);
+        let kept = self.shared.clock.ordering().pass_durable(OrderingKind::Flush, at);
         let mut state = self.shared.state.lock();
         state.counters.flushes += 1;
         let lost = std::mem::take(&mut state.faults.lost).then_some(libc::EIO);
@@ -282,6 +295,25 @@ impl BlockMedium for SimulatedDevice {
         }
         if kept && !state.faults.lies {
             state.make_durable();
+        }
+        Ok(())
+    }
+
+    /// Two events: the runs are written, and from there on a crash keeps any of their sectors; then they are durable.
+    fn write_durable_at(&self, runs: &[Run<'_>], at: &'static Location<'static>) -> Result<(), MediaError> {
+        self.write_runs(runs)?;
+        let whole = 0..self.shared.blocks;
+        self.shared.pass(Operation::Flush, "write durably", &whole)?;
+        let _event = self.shared.clock.begin(EventKind::DeviceDurable);
+        let kept = self.shared.clock.ordering().pass_durable(OrderingKind::DurableWrite, at);
+        let mut state = self.shared.state.lock();
+        state.counters.durable_writes += 1;
+        if let Some(errno) = state.faults.injected(Operation::Flush, &whole) {
+            return Err(self.shared.error(&mut state, "write durably", &whole, errno));
+        }
+        if kept && !state.faults.lies {
+            let blocks = runs.iter().flat_map(|(first, from)| first.0..first.0 + from.len() as u64);
+            state.make_blocks_durable(&blocks.collect());
         }
         Ok(())
     }

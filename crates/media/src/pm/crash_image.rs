@@ -148,6 +148,31 @@ impl CrashSnapshot {
         narrow.image_here(choice)
     }
 
+    /// Whether a crash at this moment may leave an image.
+    pub fn allows(&self, image: &PmImage) -> bool {
+        (0..self.epoch_count()).any(|index| self.in_epoch(index).allows_here(image))
+    }
+
+    /// [`Self::allows`], for a snapshot of one epoch.
+    fn allows_here(&self, image: &PmImage) -> bool {
+        let mut closest = self.durable.clone();
+        for line in &self.pending {
+            let found = image.line(line.line);
+            let mut reached = None;
+            for state in 0..line.state_count() {
+                let mut bytes = self.durable.line(line.line);
+                line.apply(&mut bytes, state);
+                if bytes == found {
+                    reached = Some(bytes);
+                    break;
+                }
+            }
+            let Some(bytes) = reached else { return false };
+            closest.edit_line(line.line, |to| *to = bytes);
+        }
+        closest == *image
+    }
+
     /// Only what is durable.
     pub fn image_oldest(&self) -> PmImage {
         self.in_epoch(0).image_here(&|_| 0)

@@ -206,7 +206,7 @@ pub fn points(index: &[History]) -> BTreeSet<OrderingPoint> {
 pub fn changes(point: OrderingPoint) -> Vec<Change> {
     match point.kind {
         OrderingKind::Persist => vec![Change::Removed, Change::WeakenedToOrder],
-        OrderingKind::Order | OrderingKind::Flush => vec![Change::Removed],
+        OrderingKind::Order | OrderingKind::Flush | OrderingKind::DurableWrite => vec![Change::Removed],
     }
 }
 

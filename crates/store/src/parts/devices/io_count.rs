@@ -294,6 +294,10 @@ impl BlockMedium for Counted {
         self.counter.write(runs.iter().map(|(_, from)| size_of_val(*from)).sum());
         self.ended(self.timed(1, |cell| &cell.write_ns, || self.medium.write_runs(runs)))
     }
+    fn write_durable_at(&self, runs: &[Run<'_>], at: &'static Location<'static>) -> Result<(), MediaError> {
+        self.counter.write(runs.iter().map(|(_, from)| size_of_val(*from)).sum());
+        self.ended(self.timed(1, |cell| &cell.write_ns, || self.medium.write_durable_at(runs, at)))
+    }
     fn flush_at(&self, at: &'static Location<'static>) -> Result<(), MediaError> {
         self.counter.cell().flushes.fetch_add(1, Ordering::Relaxed);
         self.ended(self.timed(1, |cell| &cell.flush_ns, || self.medium.flush_at(at)))

@@ -1,0 +1,241 @@
+//! Commits: batches become durable (J5).
+//!
+//! A caller of `persist` waits until everything before its call is acknowledged. The caller that finds no commit under way
+//! is the leader: it closes the open batch and writes it in its own thread, while later stores gather in the next batch.
+//!
+//! Invariants: batches are written in the order of their positions, and a batch is acknowledged after all earlier batches.
+//! After a failure nothing is acknowledged any more. Lock order: the state comes last.
+
+use super::JournaledPm;
+use crate::block::{Run, bytes_of};
+use crate::{DeviceError, MediaError};
+use std::collections::VecDeque;
+use std::sync::OnceLock;
+use terrace_format::BLOCK_SIZE;
+use terrace_format::journal::{BATCH_HEADER_BYTES, BatchHeader, MAX_BATCH_BYTES};
+use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
+use terrace_runtime::sync::{Condvar, Mutex, MutexGuard};
+
+/// A longer open batch is closed by the store that finds it so. Far enough below the largest batch for the entries of
+/// threads that have not found it yet.
+const LONG_BATCH_BYTES: u64 = MAX_BATCH_BYTES / 2;
+
+/// A place between two batches that an anchor may name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Boundary {
+    pub position: u64,
+    /// Sequence number of the batch behind it.
+    pub sequence: u64,
+    /// CRC of the batch before it.
+    pub previous: u32,
+}
+
+/// A closed batch that waits for its turn.
+#[derive(Debug, Clone, Copy)]
+struct Closed {
+    start: u64,
+    end: u64,
+}
+
+struct State {
+    /// Position of the open batch.
+    open: u64,
+    closed: VecDeque<Closed>,
+    /// A leader writes a batch.
+    busy: bool,
+    /// Behind the last acknowledged batch.
+    acknowledged: Boundary,
+    /// The boundary that a home round waits for: its position, and the rest once the batch before it is acknowledged.
+    wanted: Option<(u64, Option<Boundary>)>,
+}
+
+/// The commits of a medium.
+pub(super) struct Commit {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Position of the open batch, as `State` has it or older.
+    open: AtomicU64,
+    /// Everything below is durable: the end of the last acknowledged batch, with the header behind it.
+    durable: AtomicU64,
+    failed: OnceLock<MediaError>,
+    /// Batches written, and their bytes.
+    pub batches: AtomicU64,
+    pub bytes: AtomicU64,
+}
+
+impl Commit {
+    /// Commits behind a boundary, the end of the log.
+    pub fn new(end: Boundary) -> Commit {
+        let state = State {
+            open: end.position,
+            closed: VecDeque::new(),
+            busy: false,
+            acknowledged: end,
+            wanted: None,
+        };
+        Commit {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            open: AtomicU64::new(end.position),
+            durable: AtomicU64::new(end.position + BATCH_HEADER_BYTES),
+            failed: OnceLock::new(),
+            batches: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// The error that ended the medium, if one did.
+    pub fn refuse_if_failed(&self) -> Result<(), MediaError> {
+        self.failed.get().map_or(Ok(()), |error| Err(error.clone()))
+    }
+
+    /// Nothing is acknowledged from now on.
+    fn fail(&self, error: &MediaError) {
+        let _ = self.failed.set(error.clone());
+    }
+
+    /// Whether everything below a tail is durable.
+    pub fn is_durable(&self, tail: u64) -> bool {
+        self.durable.load(Ordering::Acquire) >= tail
+    }
+}
+
+impl JournaledPm {
+    /// Returns when everything below `target`, a tail of the ring, is durable.
+    pub(super) fn commit_to(&self, target: u64) -> Result<(), MediaError> {
+        let mut state = self.commit.state.lock();
+        while !self.commit.is_durable(target) {
+            self.commit.refuse_if_failed()?;
+            if state.busy {
+                self.commit.changed.wait(&mut state);
+                continue;
+            }
+            if state.closed.is_empty() {
+                self.close_open_batch(&mut state);
+            }
+            state = self.write_next(state);
+        }
+        Ok(())
+    }
+
+    /// Closes the open batch unless it is empty.
+    fn close_open_batch(&self, state: &mut State) {
+        if let Some(end) = self.ring.close(state.open) {
+            assert!(end - state.open <= MAX_BATCH_BYTES, "a batch of {} bytes", end - state.open);
+            state.closed.push_back(Closed { start: state.open, end });
+            state.open = end;
+            self.commit.open.store(end, Ordering::Relaxed);
+        }
+    }
+
+    /// Closes the open batch if it is long. A store calls it without locks, with its place.
+    pub(super) fn close_if_long(&self, place: u64) {
+        let is_long = |open: u64| place.saturating_sub(open) > LONG_BATCH_BYTES;
+        if is_long(self.commit.open.load(Ordering::Relaxed)) {
+            let mut state = self.commit.state.lock();
+            if is_long(state.open) {
+                self.close_open_batch(&mut state);
+            }
+        }
+    }
+
+    /// Writes the first closed batch and acknowledges it.
+    fn write_next<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let Some(batch) = state.closed.pop_front() else {
+            unreachable!("a target behind the tail of the ring");
+        };
+        state.busy = true;
+        let before = state.acknowledged;
+        assert_eq!(batch.start, before.position, "a batch is written behind the last acknowledged one");
+        drop(state);
+        let written = self.write_batch(batch, before);
+        let mut state = self.commit.state.lock();
+        state.busy = false;
+        match written {
+            Ok(previous) => {
+                let end = Boundary { position: batch.end, sequence: before.sequence + 1, previous };
+                state.acknowledged = end;
+                if let Some((position, found)) = &mut state.wanted
+                    && *position == end.position
+                {
+                    *found = Some(end);
+                }
+                self.ring.acknowledged(batch.end);
+                self.commit.durable.store(batch.end + BATCH_HEADER_BYTES, Ordering::Release);
+                self.commit.batches.fetch_add(1, Ordering::Relaxed);
+                self.commit.bytes.fetch_add(batch.end - batch.start, Ordering::Relaxed);
+            }
+            Err(error) => {
+                tracing::error!(%error, "the journal failed: the pool takes no more changes");
+                self.commit.fail(&error);
+            }
+        }
+        self.commit.changed.notify_all();
+        state
+    }
+
+    /// Writes a batch durably; gives its CRC.
+    fn write_batch(&self, batch: Closed, before: Boundary) -> Result<u32, MediaError> {
+        self.wait_for_stores();
+        let header = BatchHeader {
+            epoch: self.epoch,
+            sequence: before.sequence,
+            position: batch.start,
+            length: batch.end - batch.start,
+            previous: before.previous,
+            acknowledged: before.position,
+        };
+        // SAFETY: the batch is closed, every store with a place in it has ended, and its memory is not reserved again before it
+        // is acknowledged. The header's place belongs to the leader, who writes it before the pieces are taken again.
+        let content = unsafe { self.ring.blocks(batch.start, batch.end) };
+        let pieces = content.map(bytes_of);
+        let [front, back] = pieces;
+        let (bytes, crc) = header.encode(&self.uuid, [&front[BATCH_HEADER_BYTES as usize..], back]);
+        self.ring.put_header(batch.start, &bytes);
+        // SAFETY: as above.
+        let pieces = unsafe { self.ring.blocks(batch.start, batch.end) };
+        let limit = self.log_end();
+        if batch.end > limit {
+            return Err(self.out_of_log(batch.end - limit));
+        }
+        let mut runs: Vec<Run<'_>> = Vec::with_capacity(3);
+        let mut position = batch.start;
+        for mut piece in pieces {
+            while !piece.is_empty() {
+                let (first, room) = self.layout.log_block(position);
+                let (now, later) = piece.split_at(piece.len().min(room as usize));
+                runs.push((first, now));
+                position += now.len() as u64 * BLOCK_SIZE;
+                piece = later;
+            }
+        }
+        self.device.write_durable(&runs)?;
+        Ok(crc)
+    }
+
+    /// The error of a log whose home rounds failed until it was full.
+    fn out_of_log(&self, length: u64) -> MediaError {
+        let operation = "write to the log, which is full,";
+        let device = self.device.name().to_string();
+        DeviceError { device, operation, offset: 0, length, errno: libc::ENOSPC }.into()
+    }
+
+    /// Begins to wait for a boundary at the present end of the log: all entries before it are in batches before it. Gives the
+    /// position.
+    pub(super) fn want_boundary(&self) -> u64 {
+        let mut state = self.commit.state.lock();
+        self.close_open_batch(&mut state);
+        let acknowledged = state.acknowledged;
+        let position = state.open;
+        let known = (acknowledged.position == position).then_some(acknowledged);
+        state.wanted = Some((position, known));
+        position
+    }
+
+    /// The boundary asked for last, once it is acknowledged, and the end of the acknowledged batches.
+    pub(super) fn boundary(&self) -> Option<(Boundary, u64)> {
+        let state = self.commit.state.lock();
+        let (_, found) = state.wanted?;
+        Some((found?, state.acknowledged.position))
+    }
+}

@@ -1,0 +1,324 @@
+//! Makes and opens journals (J9 to J11).
+//!
+//! Opening has this order: the newest sound anchor; home pages, each against its checksum; the batches from the anchor on;
+//! their entries in order; an anchor with a new epoch, durable before the first store. A crash inside changes nothing, as
+//! opening writes that anchor alone.
+
+use super::commit::{Boundary, Commit};
+use super::dirty::DirtyPages;
+use super::home::{Home, copy_of, least_log_bytes};
+use super::load::{Loaded, load_home, load_tables};
+use super::replay::{LogEnd, replay};
+use super::ring::{MIN_RING_BYTES, Ring};
+use super::{JournaledPm, PageLock};
+use crate::block::AlignedBlock;
+use crate::pm::RamPm;
+use crate::{BlockMedium, MediaError, OpenError, PmMedium, memory_available};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use terrace_format::journal::{ANCHOR_COPIES, Anchor, Layout, MIN_LOG_BYTES, RefusedAnchor, encode_table};
+use terrace_format::{BLOCK_SIZE, Corrupt, PmOffset};
+use terrace_runtime::sync::Mutex;
+use terrace_runtime::sync::atomic::{AtomicBool, AtomicU64};
+
+/// Memory that the image leaves to everybody else.
+const MEMORY_RESERVE_BYTES: u64 = 256 << 20;
+
+/// Choices of an opening.
+#[derive(Debug, Clone, Copy)]
+pub struct JournalOptions {
+    /// Bytes of the ring (`journal_buffer`).
+    pub ring_bytes: u64,
+    /// Nothing is written to the device, and no store succeeds.
+    pub read_only: bool,
+}
+
+impl Default for JournalOptions {
+    fn default() -> JournalOptions {
+        JournalOptions { ring_bytes: 64 << 20, read_only: false }
+    }
+}
+
+/// An opened journal, and the work of opening it.
+pub struct OpenedJournal {
+    /// The medium.
+    pub pm: JournaledPm,
+    /// Batches applied.
+    pub batches: u64,
+    /// Pages whose home a crash had torn, put together again from the log.
+    pub healed: u64,
+    /// Pages that are damaged in home: their reads fail.
+    pub condemned: u64,
+}
+
+/// A journal that cannot be made or opened.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// No anchor.
+    #[error("{device}: has no journal; `terrace mkfs --journal` makes one")]
+    NotAJournal {
+        /// The device.
+        device: String,
+    },
+    /// An anchor of another version.
+    #[error("{device}: the journal has version {version}, this program knows version 1")]
+    Version {
+        /// The device.
+        device: String,
+        /// The version.
+        version: u32,
+    },
+    /// Damage that opening cannot mend.
+    #[error("{device}: {damage}")]
+    Damaged {
+        /// The device.
+        device: String,
+        /// The damage.
+        damage: Corrupt,
+    },
+    /// The device is shorter than the journal.
+    #[error("{device}: has {found} bytes, the journal needs {needed}; is it a copy that was cut off?")]
+    TooShort {
+        /// The device.
+        device: String,
+        /// Bytes of the device.
+        found: u64,
+        /// Bytes of the journal.
+        needed: u64,
+    },
+    /// The image does not fit into the memory that is available.
+    #[error("{device}: tier 0 needs {needed} bytes of memory, {available} are available")]
+    NoMemory {
+        /// The device.
+        device: String,
+        /// Bytes of the image.
+        needed: u64,
+        /// Bytes available.
+        available: u64,
+    },
+    /// The operating system refused the memory.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The device failed.
+    #[error(transparent)]
+    Media(#[from] MediaError),
+}
+
+impl JournalError {
+    fn too_short(device: &dyn BlockMedium, needed_blocks: u64) -> JournalError {
+        let bytes = |blocks: u64| blocks.saturating_mul(BLOCK_SIZE);
+        let device_name = device.name().to_string();
+        JournalError::TooShort {
+            device: device_name,
+            found: bytes(device.blocks()),
+            needed: bytes(needed_blocks),
+        }
+    }
+}
+
+impl JournaledPm {
+    /// Makes a journal whose image is `image_bytes` zeros and whose log fills the device. The old content of the device is
+    /// lost. A crash before the end leaves no journal.
+    ///
+    /// # Errors
+    /// A device too small for image and log; the device's.
+    pub fn create(device: &dyn BlockMedium, image_bytes: u64, uuid: [u8; 16]) -> Result<(), JournalError> {
+        let smallest = Layout::new(image_bytes, MIN_LOG_BYTES).ok_or_else(|| OpenError::InvalidSize {
+            path: PathBuf::from(device.name()),
+            size_bytes: image_bytes,
+        })?;
+        let layout = Layout::filling(device.blocks(), image_bytes)
+            .filter(|layout| layout.log_bytes() >= least_log_bytes(layout))
+            .ok_or_else(|| {
+                let least = least_log_bytes(&smallest).max(MIN_LOG_BYTES);
+                JournalError::too_short(device, smallest.log().0 + least.div_ceil(BLOCK_SIZE))
+            })?;
+        let zeros = [AlignedBlock::zeroed()];
+        device.write_durable(&ANCHOR_COPIES.map(|copy| (copy, zeros.as_slice())))?;
+        let none = vec![0; terrace_format::journal::TABLE_ENTRIES];
+        for table in 0..2 {
+            for number in 0..layout.table_blocks() {
+                let mut block = AlignedBlock::zeroed();
+                block.0.copy_from_slice(&encode_table(&uuid, number, &none));
+                device.write(layout.table(table).plus(number), &[block])?;
+            }
+        }
+        device.flush()?;
+        // Copy 0 comes last: without it the device still has no journal.
+        for number in [1, 2] {
+            let anchor = Anchor {
+                uuid,
+                image_bytes,
+                log_bytes: layout.log_bytes(),
+                number,
+                epoch: 1,
+                start: 0,
+                sequence: 1,
+                previous: 0,
+                acknowledged: 0,
+                table: 0,
+                clean: true,
+            };
+            write_anchor(device, &anchor)?;
+        }
+        Ok(())
+    }
+
+    /// Opens a journal: puts the image together from home and log.
+    ///
+    /// # Errors
+    /// No journal, another version, damage, too little memory, the device's. Nothing was written then.
+    pub fn open(
+        device: Arc<dyn BlockMedium>,
+        options: JournalOptions,
+    ) -> Result<OpenedJournal, JournalError> {
+        let anchor = newest_anchor(&*device)?;
+        let damaged = |damage| JournalError::Damaged { device: device.name().to_string(), damage };
+        let layout = anchor.layout().map_err(damaged)?;
+        if layout.total_blocks() > device.blocks() {
+            return Err(JournalError::too_short(&*device, layout.total_blocks()));
+        }
+        let pages = layout.pages();
+        let needed = layout.image_bytes() + DirtyPages::bytes(pages) + options.ring_bytes;
+        if let Some(available) = memory_available()
+            && needed.saturating_add(MEMORY_RESERVE_BYTES) > available
+        {
+            return Err(JournalError::NoMemory { device: device.name().to_string(), needed, available });
+        }
+        let image = RamPm::anonymous(layout.image_bytes() + DirtyPages::bytes(pages))?;
+        let dirty = DirtyPages::new(layout.image_bytes(), pages);
+        let mut checksums = load_tables(&*device, &layout, &anchor)?;
+        let Loaded { torn, unreadable } = load_home(&*device, &layout, &anchor.uuid, &mut checksums, &image)?;
+        let LogEnd { end, batches, going_home } = if anchor.clean {
+            LogEnd::of_clean(&anchor)
+        } else {
+            replay(&*device, &layout, &anchor, &image, &dirty)?
+        };
+        let (healed, mut condemned): (BTreeSet<u64>, BTreeSet<u64>) =
+            torn.into_iter().partition(|page| going_home.contains(page));
+        // Each was stored to behind the anchor, so the log has marked it; a page that is not in home must stay dirty.
+        healed.iter().for_each(|page| dirty.mark(&image, *page));
+        condemned.extend(unreadable);
+        for page in &condemned {
+            tracing::error!("{}: page {page} of tier 0 is damaged; its reads fail", device.name());
+            image.condemn(PmOffset(page * BLOCK_SIZE), BLOCK_SIZE);
+        }
+        let epoch = anchor.epoch + u64::from(!options.read_only);
+        let opened =
+            Anchor { number: anchor.number + 1, epoch, acknowledged: end.position, clean: false, ..anchor };
+        if !options.read_only {
+            write_anchor(&*device, &opened)?;
+        }
+        let every = || (0..layout.table_blocks()).collect::<BTreeSet<u64>>();
+        let home = Home {
+            checksums,
+            table: anchor.table,
+            // Which blocks of the other table are older is not known.
+            stale: if anchor.table == 0 { [BTreeSet::new(), every()] } else { [every(), BTreeSet::new()] },
+            number: opened.number,
+            start: anchor.start,
+            unsure: None,
+            round: None,
+            rounds: 0,
+            pages_written: 0,
+        };
+        let pm = JournaledPm {
+            image,
+            device,
+            layout,
+            uuid: anchor.uuid,
+            epoch,
+            ring: Ring::new(options.ring_bytes.max(MIN_RING_BYTES), end.position),
+            dirty,
+            pages: Box::new(std::array::from_fn(|_| PageLock::default())),
+            commit: Commit::new(end),
+            home: Mutex::new(home),
+            log_start: AtomicU64::new(anchor.start),
+            writable: AtomicBool::new(!options.read_only),
+            fences: AtomicU64::new(0),
+            lines: AtomicU64::new(0),
+        };
+        pm.set_log_start(anchor.start);
+        Ok(OpenedJournal { pm, batches, healed: healed.len() as u64, condemned: condemned.len() as u64 })
+    }
+
+    /// The end of an orderly unmount: all pages go home, and the anchor says that no batch follows. No store succeeds
+    /// afterwards.
+    ///
+    /// # Errors
+    /// The device's: the next opening replays the log.
+    pub fn close(&self) -> Result<(), MediaError> {
+        use terrace_runtime::sync::atomic::Ordering;
+        if !self.writable.swap(false, Ordering::SeqCst) {
+            return Ok(());
+        }
+        self.commit_to(self.ring.tail())?;
+        self.complete_round()?;
+        let mut home = self.home.lock();
+        let boundary = self.want_boundary();
+        self.wait_for_stores();
+        self.commit_to(boundary)?;
+        let left = self.dirty.list(&self.image, 0, 1);
+        let (Some((end, acknowledged)), true) = (self.boundary(), left.is_empty()) else {
+            // A store was under way beside this call; its page goes home after the next opening.
+            return Ok(());
+        };
+        let table = home.table;
+        home.unsure = Some(self.anchor(&home, end, acknowledged, table, true));
+        self.settle_anchor(&mut home)
+    }
+}
+
+fn write_anchor(device: &dyn BlockMedium, anchor: &Anchor) -> Result<(), MediaError> {
+    let mut block = AlignedBlock::zeroed();
+    block.0.copy_from_slice(&anchor.encode());
+    device.write_durable(&[(copy_of(anchor.number), &[block])])
+}
+
+/// The newest sound anchor of a device.
+fn newest_anchor(device: &dyn BlockMedium) -> Result<Anchor, JournalError> {
+    let name = || device.name().to_string();
+    let mut newest: Option<Anchor> = None;
+    let mut refused = Vec::new();
+    let mut failed = None;
+    for copy in ANCHOR_COPIES.into_iter().filter(|copy| copy.0 < device.blocks()) {
+        let mut block = [AlignedBlock::zeroed()];
+        if let Err(error) = device.read(copy, &mut block) {
+            failed = Some(error);
+            continue;
+        }
+        match Anchor::decode(&block[0].0) {
+            Ok(anchor) if newest.is_none_or(|other| other.number < anchor.number) => newest = Some(anchor),
+            Ok(_) => {}
+            Err(why) => refused.push(why),
+        }
+    }
+    if let Some(anchor) = newest {
+        return Ok(anchor);
+    }
+    let version = refused.iter().find_map(|why| match why {
+        RefusedAnchor::Version(version) => Some(*version),
+        _ => None,
+    });
+    if let Some(version) = version {
+        return Err(JournalError::Version { device: name(), version });
+    }
+    let damage = refused.into_iter().find_map(|why| match why {
+        RefusedAnchor::Corrupt(damage) => Some(damage),
+        _ => None,
+    });
+    match (damage, failed) {
+        (Some(damage), _) => Err(JournalError::Damaged { device: name(), damage }),
+        (None, Some(error)) => Err(error.into()),
+        (None, None) => Err(JournalError::NotAJournal { device: name() }),
+    }
+}
+
+/// The end of the log that a clean anchor names.
+impl LogEnd {
+    fn of_clean(anchor: &Anchor) -> LogEnd {
+        let end = Boundary { position: anchor.start, sequence: anchor.sequence, previous: anchor.previous };
+        LogEnd { end, batches: 0, going_home: BTreeSet::new() }
+    }
+}

@@ -1,0 +1,212 @@
+//! Applies the log to the image of a journal that is opened (J10, J11).
+//!
+//! The log ends at the first batch that is not valid. An unreadable block at that place is no end, but damage (T3). So is a
+//! place that was acknowledged: the anchor or a later batch proves it.
+
+use super::commit::Boundary;
+use super::dirty::DirtyPages;
+use super::open::JournalError;
+use crate::block::{AlignedBlock, BlockRead, Buffer, bytes_of};
+use crate::pm::RamPm;
+use crate::{BlockMedium, PmMedium};
+use std::collections::BTreeSet;
+use terrace_format::journal::{Anchor, BatchHeader, EntryKind, Layout, MAX_BATCH_BYTES, entries};
+use terrace_format::{BLOCK_SIZE, Corrupt};
+
+/// Bytes behind the end of the log in which a batch may prove that the end is damage.
+const PROOF_BYTES: u64 = 16 << 20;
+/// Bytes of the log that are read together: at first few, as most logs are short, then more and more.
+const WINDOW_BYTES: [u64; 2] = [256 << 10, 2 * MAX_BATCH_BYTES];
+/// Bytes of one read.
+const PIECE_BYTES: u64 = 1 << 20;
+
+/// The end of a log whose entries are in the image.
+pub(super) struct LogEnd {
+    /// Behind the last valid batch.
+    pub end: Boundary,
+    /// Batches applied.
+    pub batches: u64,
+    /// Pages that a crash may have torn in home.
+    pub going_home: BTreeSet<u64>,
+}
+
+/// A part of the log in memory.
+struct Window<'a> {
+    device: &'a dyn BlockMedium,
+    layout: &'a Layout,
+    buffer: Buffer,
+    start: u64,
+    blocks: usize,
+    /// Blocks of the window that the device cannot read.
+    unreadable: BTreeSet<usize>,
+}
+
+/// A valid batch: header, CRC and bytes.
+type Batch<'a> = (BatchHeader, u32, &'a [u8]);
+
+/// A block of the log that cannot be read.
+struct Unreadable;
+
+impl<'a> Window<'a> {
+    fn new(device: &'a dyn BlockMedium, layout: &'a Layout) -> Window<'a> {
+        Window { device, layout, buffer: Vec::new(), start: 0, blocks: 0, unreadable: BTreeSet::new() }
+    }
+
+    /// Blocks at a position.
+    fn get(&mut self, position: u64, bytes: u64) -> Result<&[AlignedBlock], Unreadable> {
+        let count = (bytes / BLOCK_SIZE) as usize;
+        let inside =
+            position >= self.start && position + bytes <= self.start + self.blocks as u64 * BLOCK_SIZE;
+        if !inside {
+            self.fill(position, bytes);
+        }
+        let first = ((position - self.start) / BLOCK_SIZE) as usize;
+        if self.unreadable.range(first..first + count).next().is_some() {
+            return Err(Unreadable);
+        }
+        Ok(&self.buffer[first..first + count])
+    }
+
+    fn fill(&mut self, position: u64, least: u64) {
+        let Window { device, layout, buffer, unreadable, .. } = self;
+        unreadable.clear();
+        let [first, most] = WINDOW_BYTES;
+        let bytes = (2 * buffer.len() as u64 * BLOCK_SIZE).clamp(first, most).max(least);
+        buffer.resize((bytes / BLOCK_SIZE) as usize, AlignedBlock::zeroed());
+        let mut rest = buffer.as_mut_slice();
+        let mut reads = Vec::new();
+        let mut at = position;
+        while !rest.is_empty() {
+            let (first, room) = layout.log_block(at);
+            let most = rest.len().min(room as usize).min((PIECE_BYTES / BLOCK_SIZE) as usize);
+            let (now, later) = rest.split_at_mut(most);
+            reads.push(BlockRead::new(first, now));
+            rest = later;
+            at += most as u64 * BLOCK_SIZE;
+        }
+        device.read_all(&mut reads);
+        let mut index = 0;
+        for read in reads {
+            for (offset, block) in read.into.iter_mut().enumerate() {
+                let failed = read.result.is_err()
+                    && device.read(read.first.plus(offset as u64), std::slice::from_mut(block)).is_err();
+                if failed {
+                    unreadable.insert(index);
+                }
+                index += 1;
+            }
+        }
+        self.start = position;
+        self.blocks = index;
+    }
+}
+
+/// Applies all batches from the anchor on.
+///
+/// # Errors
+/// A log that is damaged before its end; entries that no medium writes.
+pub(super) fn replay(
+    device: &dyn BlockMedium,
+    layout: &Layout,
+    anchor: &Anchor,
+    image: &RamPm,
+    dirty: &DirtyPages,
+) -> Result<LogEnd, JournalError> {
+    let mut window = Window::new(device, layout);
+    let end = Boundary { position: anchor.start, sequence: anchor.sequence, previous: anchor.previous };
+    let mut log = LogEnd { end, batches: 0, going_home: BTreeSet::new() };
+    let damaged = |position: u64, found: &str| {
+        let site = format!("the journal's log at position {position}");
+        let damage = Corrupt::new(site, "a batch that was acknowledged", found);
+        JournalError::Damaged { device: device.name().to_string(), damage }
+    };
+    let mut epoch = 0;
+    loop {
+        let at = log.end;
+        let left = anchor.start + layout.log_bytes() - at.position;
+        let found = match next_batch(&mut window, anchor, at, left) {
+            Ok(found) => found,
+            Err(Unreadable) => return Err(damaged(at.position, "an unreadable block")),
+        };
+        let Some((header, crc, batch)) = found.filter(|(header, _, _)| header.epoch >= epoch) else { break };
+        let list = entries(batch, layout.image_bytes())
+            .map_err(|damage| JournalError::Damaged { device: device.name().to_string(), damage })?;
+        for entry in list {
+            match entry.kind {
+                EntryKind::Store => {
+                    for page in entry.offset.0 / BLOCK_SIZE..=last_page(entry.offset.0, entry.bytes.len()) {
+                        dirty.mark(image, page);
+                    }
+                    image.store(entry.offset, entry.bytes)?;
+                }
+                EntryKind::GoingHome => note_pages(&mut log.going_home, entry.bytes, layout.pages()),
+            }
+        }
+        epoch = header.epoch;
+        log.batches += 1;
+        log.end =
+            Boundary { position: at.position + header.length, sequence: at.sequence + 1, previous: crc };
+    }
+    let end = log.end.position;
+    if end < anchor.acknowledged || proves_more(&mut window, anchor, end) {
+        return Err(damaged(end, "no valid batch, although the log went on"));
+    }
+    Ok(log)
+}
+
+fn last_page(offset: u64, length: usize) -> u64 {
+    (offset + (length as u64).max(1) - 1) / BLOCK_SIZE
+}
+
+/// The batch at a boundary, if it is valid and continues the chain: header, CRC and bytes.
+fn next_batch<'a>(
+    window: &'a mut Window<'_>,
+    anchor: &Anchor,
+    at: Boundary,
+    left: u64,
+) -> Result<Option<Batch<'a>>, Unreadable> {
+    if left < BLOCK_SIZE {
+        return Ok(None);
+    }
+    let first = window.get(at.position, BLOCK_SIZE)?;
+    let header = BatchHeader::peek(bytes_of(first), at.position).filter(|header| {
+        let continues = header.sequence == at.sequence && header.previous == at.previous;
+        continues && header.epoch <= anchor.epoch && header.length <= left
+    });
+    let Some(header) = header else { return Ok(None) };
+    let batch = bytes_of(window.get(at.position, header.length)?);
+    Ok(header.verify(&anchor.uuid, batch).map(|crc| (header, crc, batch)))
+}
+
+/// Whether a valid batch behind the end of the log says that more was acknowledged.
+fn proves_more(window: &mut Window<'_>, anchor: &Anchor, end: u64) -> bool {
+    let last = (end + PROOF_BYTES).min(anchor.start + anchor.log_bytes);
+    let mut position = end;
+    while position < last {
+        let found = window.get(position, BLOCK_SIZE).ok();
+        let header = found.and_then(|block| BatchHeader::peek(bytes_of(block), position));
+        let header = header.filter(|header| {
+            header.acknowledged > end
+                && header.epoch <= anchor.epoch
+                && position + header.length <= anchor.start + anchor.log_bytes
+        });
+        if let Some(header) = header {
+            let batch = window.get(position, header.length).ok();
+            if batch.is_some_and(|batch| header.verify(&anchor.uuid, bytes_of(batch)).is_some()) {
+                return true;
+            }
+        }
+        position += BLOCK_SIZE;
+    }
+    false
+}
+
+/// Notes the pages that an entry names.
+fn note_pages(pages: &mut BTreeSet<u64>, bytes: &[u8], limit: u64) {
+    for pair in bytes.as_chunks::<8>().0 {
+        let [a, b, c, d, e, f, g, h] = *pair;
+        let first = u64::from(u32::from_le_bytes([a, b, c, d]));
+        let count = u64::from(u32::from_le_bytes([e, f, g, h]));
+        pages.extend(first.min(limit)..(first + count).min(limit));
+    }
+}

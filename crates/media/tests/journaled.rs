@@ -1,0 +1,223 @@
+//! `journaled`: what a crash leaves of it, against the model of `recorded` in which only `persist` makes durable.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use terrace_format::PmOffset;
+use terrace_media::block::{DeviceImage, DeviceSnapshot, SimulatedDevice};
+use terrace_media::crash::CrashClock;
+use terrace_media::pm::{CrashSnapshot, JournalOptions, JournaledPm, OpenedJournal, PmImage, RecordedPm};
+use terrace_media::{BlockMedium, PmMedium};
+use terrace_runtime::sync::Mutex;
+
+const IMAGE: u64 = 64 << 10;
+const UUID: [u8; 16] = [7; 16];
+const DEVICE_BLOCKS: u64 = 6000;
+const OPTIONS: JournalOptions = JournalOptions { ring_bytes: 8 << 20, read_only: false };
+
+/// splitmix64 (Steele, Lea, Flood, OOPSLA 2014).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound
+    }
+}
+
+fn new_journal() -> Arc<SimulatedDevice> {
+    let device = SimulatedDevice::new(DEVICE_BLOCKS);
+    JournaledPm::create(&device, IMAGE, UUID).unwrap();
+    Arc::new(device)
+}
+
+fn open(device: Arc<SimulatedDevice>) -> OpenedJournal {
+    JournaledPm::open(device as Arc<dyn BlockMedium>, OPTIONS).unwrap()
+}
+
+fn open_image(image: DeviceImage) -> OpenedJournal {
+    open(Arc::new(SimulatedDevice::from_image(image)))
+}
+
+fn content(pm: &JournaledPm) -> PmImage {
+    let mut bytes = vec![0; IMAGE as usize];
+    pm.read(PmOffset(0), &mut bytes).unwrap();
+    bytes.into()
+}
+
+#[test]
+fn persisted_stores_survive_a_loss_of_power_and_later_stores_do_not() {
+    let device = new_journal();
+    let pm = open(device.clone()).pm;
+    pm.write(PmOffset(100), b"durable").unwrap();
+    pm.persist().unwrap();
+    pm.write(PmOffset(200), b"lost").unwrap();
+    let again = open_image(device.snapshot().image_none());
+    assert_eq!((again.batches, again.healed, again.condemned), (1, 0, 0));
+    let mut found = [0; 111];
+    again.pm.read(PmOffset(100), &mut found).unwrap();
+    assert_eq!((&found[..7], &found[100..104]), (b"durable".as_slice(), [0; 4].as_slice()));
+}
+
+#[test]
+fn persist_without_a_new_store_asks_the_device_for_nothing() {
+    let device = new_journal();
+    let pm = open(device.clone()).pm;
+    pm.write(PmOffset(0), &[1; 5000]).unwrap();
+    pm.persist().unwrap();
+    let before = device.counters();
+    pm.order();
+    pm.persist().unwrap();
+    assert_eq!(device.counters(), before);
+}
+
+#[test]
+fn a_closed_journal_has_all_pages_in_home_and_no_log() {
+    let device = new_journal();
+    let pm = open(device.clone()).pm;
+    pm.write_streaming(PmOffset(5000), &[9; 20_000]).unwrap();
+    pm.store(PmOffset(64), &[3; 8]).unwrap();
+    pm.write_back(PmOffset(64), 64);
+    let expected = content(&pm);
+    pm.close().unwrap();
+    assert!(pm.write(PmOffset(0), &[1]).is_err(), "no store after the end");
+    let again = open_image(device.snapshot().image_none());
+    assert_eq!((again.batches, again.condemned), (0, 0));
+    assert_eq!(content(&again.pm), expected);
+}
+
+#[test]
+fn a_log_that_fills_again_and_again_loses_nothing() {
+    let device = new_journal();
+    let mut expected = vec![0; IMAGE as usize];
+    for life in 0..3 {
+        let pm = open(device.clone()).pm;
+        for round in 0..3000u64 {
+            let at = (round * 4096 + life * 512) % (IMAGE - 8192);
+            let bytes = [round as u8 ^ life as u8; 8000];
+            pm.write(PmOffset(at), &bytes).unwrap();
+            expected[at as usize..at as usize + 8000].copy_from_slice(&bytes);
+        }
+        pm.persist().unwrap();
+    }
+    let again = open_image(device.snapshot().image_none());
+    assert_eq!(again.condemned, 0);
+    assert_eq!(content(&again.pm), PmImage::from(expected));
+}
+
+/// Both media, driven by the same calls.
+struct Pair {
+    journaled: JournaledPm,
+    recorded: Arc<RecordedPm>,
+    device: Arc<SimulatedDevice>,
+    clock: Arc<CrashClock>,
+}
+
+/// The states of both media at an event of the device.
+type Moment = (DeviceSnapshot, CrashSnapshot);
+
+impl Pair {
+    fn new(image: DeviceImage, content: PmImage) -> Pair {
+        let clock = CrashClock::new();
+        let device = Arc::new(SimulatedDevice::with_clock("journal", image, &clock));
+        let recorded = RecordedPm::from_image(content);
+        recorded.set_persist_only(true);
+        Pair { journaled: open(device.clone()).pm, recorded: Arc::new(recorded), device, clock }
+    }
+
+    /// One random call. Lines of in-place stores and lines of writes are apart, as the medium promises less where they meet
+    /// ([`PmMedium::write`]).
+    fn call(&self, random: &mut Random) {
+        let line = random.below(IMAGE / 64);
+        let at = PmOffset(line / 4 * 256 + random.below(8) * 8);
+        let bytes = vec![random.below(256) as u8; 8 * (1 + random.below(7)) as usize];
+        let longer = vec![random.below(256) as u8; (1 + random.below(6000)) as usize / 8 * 8 + 8];
+        let both = |act: &dyn Fn(&dyn PmMedium)| {
+            act(&self.journaled);
+            act(&*self.recorded);
+        };
+        match random.below(16) {
+            0..4 => {
+                let bytes = &bytes[..(64 - at.0 as usize % 64).min(bytes.len())];
+                both(&|pm| pm.store(at, bytes).unwrap());
+            }
+            4..6 => both(&|pm| pm.write_back(PmOffset(at.0 / 64 * 64), 64)),
+            6..9 => {
+                let bytes = &bytes[..bytes.len().min(120)];
+                both(&|pm| pm.write(PmOffset(line / 4 * 256 + 64), bytes).unwrap());
+            }
+            9..11 => {
+                let first = (line / 4 * 256 + 64).min(IMAGE - 256);
+                for part in longer.chunks(192).enumerate() {
+                    let (index, part) = part;
+                    let to = PmOffset(first + index as u64 * 256);
+                    if to.0 + 192 <= IMAGE {
+                        both(&|pm| pm.write_streaming(to, part).unwrap());
+                    }
+                }
+            }
+            11..14 => both(&|pm| pm.order()),
+            14 => both(&|pm| pm.persist().unwrap()),
+            _ => {
+                let most = 1 + random.below(2) as usize;
+                self.journaled.advance(most).unwrap();
+            }
+        }
+    }
+}
+
+/// Opens crash images of one history at every event of the device; gives their number.
+fn refine(seed: u64, calls: u64, images: u64) -> u64 {
+    let mut random = Random(seed);
+    let mut image = new_journal().snapshot().image_none();
+    let mut left = PmImage::from(vec![0; IMAGE as usize]);
+    let mut judged = 0;
+    for life in 0..3 {
+        let pair = Pair::new(image.clone(), left.clone());
+        let moments: Arc<Mutex<Vec<Moment>>> = Arc::new(Mutex::new(Vec::new()));
+        let (kept, device, recorded) =
+            (moments.clone(), Arc::downgrade(&pair.device), Arc::downgrade(&pair.recorded));
+        pair.clock.on_event(Some(Box::new(move |_| {
+            if let (Some(device), Some(recorded)) = (device.upgrade(), recorded.upgrade()) {
+                kept.lock().push((device.snapshot(), recorded.snapshot()));
+            }
+        })));
+        (0..calls).for_each(|_| pair.call(&mut random));
+        pair.clock.on_event(None);
+        moments.lock().push((pair.device.snapshot(), pair.recorded.snapshot()));
+        let moments = std::mem::take(&mut *moments.lock());
+        for (number, (device, recorded)) in moments.iter().enumerate() {
+            for sample in 0..images {
+                let crashed = match sample {
+                    0 => device.image_none(),
+                    1 => device.image_all(),
+                    _ => device.image_random(random.below(u64::MAX)),
+                };
+                let opened = open_image(crashed.clone());
+                let found = content(&opened.pm);
+                assert!(
+                    recorded.allows(&found) && opened.condemned == 0,
+                    "seed {seed}, life {life}, event {number}, sample {sample}: no crash of the model leaves this"
+                );
+                judged += 1;
+                image = crashed;
+                left = found;
+            }
+        }
+    }
+    judged
+}
+
+#[test]
+fn every_crash_image_is_one_that_order_and_persist_allow() {
+    let runs: u64 =
+        std::env::var("TERRACE_REFINEMENTS").ok().and_then(|text| text.parse().ok()).unwrap_or(12);
+    let judged = AtomicU64::new(0);
+    for seed in 0..runs {
+        judged.fetch_add(refine(seed, 120, 4), Ordering::Relaxed);
+    }
+    eprintln!("{} images", judged.load(Ordering::Relaxed));
+    assert!(judged.load(Ordering::Relaxed) > 100 * runs);
+}
