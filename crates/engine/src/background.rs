@@ -4,6 +4,7 @@
 //! in the table: tests drive that step, so a request ends at the time of their choice.
 
 use crate::engine::Engine;
+use crate::journal_step::JournalStep;
 use crate::line_costs::{LineCostStep, is_wanted};
 use crate::memory::MemoryStep;
 use crate::requests::{request_background, request_step};
@@ -82,6 +83,11 @@ const STEPS: &[StepRow] = &[
     },
     // Populates the mapping of PM.
     StepRow { count: |_| 1, make: |engine, _| (Box::new(PrepareStep::new(&engine.store)), Waker::new()) },
+    // Commits and home rounds of a journaled PM.
+    StepRow {
+        count: |engine| once(engine.store.persistent.pm().journal_status().is_some()),
+        make: |engine, _| (Box::new(JournalStep::new(engine)), engine.store.persistent.pm().waker()),
+    },
     // Reads ahead of sequential readers.
     StepRow {
         count: |engine| if engine.store.devices.list().is_empty() { 0 } else { AHEAD_WORKERS },

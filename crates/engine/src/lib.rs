@@ -12,6 +12,7 @@ mod accounts;
 mod api;
 mod background;
 mod engine;
+mod journal_step;
 mod line_costs;
 mod memory;
 mod memory_source;

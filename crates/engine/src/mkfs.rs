@@ -170,6 +170,7 @@ pub fn format(media: &PoolMedia, options: &FormatOptions) -> FsResult<Superblock
         pm.write(copy.offset(), superblock.as_bytes())?;
     }
     pm.persist()?;
+    pm.close()?;
     Ok(superblock)
 }
 

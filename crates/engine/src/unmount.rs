@@ -20,6 +20,7 @@ pub fn unmount(engine: &Engine) -> FsResult<()> {
     let kept = keep_all(engine);
     meet_all_pages(engine);
     engine.store.persistent.wal().close()?;
+    engine.store.persistent.pm().close().map_err(terrace_wal::Error::from)?;
     kept
 }
 

@@ -18,7 +18,7 @@ pub use counted::{CountedPm, LineCounts};
 pub use crash_image::{CrashSnapshot, PendingLine};
 pub use emulated::{Delayed, EmulatedPm, PmFloor, PmModel, PmSpeed};
 pub use image::PmImage;
-pub use journaled::{JournalError, JournalOptions, JournaledPm, OpenedJournal};
+pub use journaled::{JournalError, JournalOptions, JournalStatus, JournaledPm, OpenedJournal};
 pub use mapped::RamPm;
 pub use poison::Access;
 pub use recorded::RecordedPm;
@@ -26,6 +26,8 @@ pub use recorded::RecordedPm;
 use crate::MediaError;
 use std::panic::Location;
 use terrace_format::PmOffset;
+use terrace_runtime::Next;
+use terrace_runtime::thread::Waker;
 
 /// The crashes that stores or writes survive once `persist` or `flush` has covered them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,6 +136,26 @@ pub trait PmMedium: Send + Sync {
     fn condemn(&self, _offset: PmOffset, _length: u64) {}
     /// Makes a range quick to access (populates page tables). Bounded work, called in the background.
     fn prepare(&self, _offset: PmOffset, _length: u64) {}
+    /// Does a bounded piece of the medium's own work, such as a commit that nobody asked for; says when to come back. `now_ns`:
+    /// the monotonic clock.
+    fn step(&self, _now_ns: u64) -> Next {
+        Next::Done
+    }
+    /// Wakes the thread that drives [`Self::step`].
+    fn waker(&self) -> Waker {
+        Waker::new()
+    }
+    /// The end of an orderly use, after the last `persist`: no store follows.
+    ///
+    /// # Errors
+    /// [`MediaError::Device`]; the content is as durable as `persist` made it.
+    fn close(&self) -> Result<(), MediaError> {
+        Ok(())
+    }
+    /// The state of the medium's journal, if it has one.
+    fn journal_status(&self) -> Option<JournalStatus> {
+        None
+    }
 }
 
 /// Gives a medium its fences by name. Not methods of the trait: the source line of a call does not pass

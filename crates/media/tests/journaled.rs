@@ -12,7 +12,7 @@ use terrace_runtime::sync::Mutex;
 const IMAGE: u64 = 64 << 10;
 const UUID: [u8; 16] = [7; 16];
 const DEVICE_BLOCKS: u64 = 6000;
-const OPTIONS: JournalOptions = JournalOptions { ring_bytes: 8 << 20, read_only: false };
+const OPTIONS: JournalOptions = JournalOptions { ring_bytes: 8 << 20, journal_ms: 1000, read_only: false };
 
 /// splitmix64 (Steele, Lea, Flood, OOPSLA 2014).
 struct Random(u64);

@@ -44,7 +44,7 @@ pub struct DeviceStatus {
 pub struct TierStatus {
     /// Number of the tier; 0 is PM.
     pub id: u8,
-    /// `ram` for PM, else the class of the first device.
+    /// `ram` or `journaled` for tier 0, else the class of the first device.
     pub kind: &'static str,
     /// The promise: the crashes that persisted or flushed data survives.
     pub promise: &'static str,
@@ -76,7 +76,7 @@ pub(crate) fn tier_status(engine: &Engine) -> FsResult<Vec<TierStatus>> {
     };
     let mut tiers = vec![TierStatus {
         id: 0,
-        kind: "ram",
+        kind: if engine.store.persistent.pm().journal_status().is_some() { "journaled" } else { "ram" },
         promise: engine.store.persistent.pm().promise().name(),
         devices: vec![pm],
         capacity_bytes: capacity,

@@ -10,7 +10,7 @@
 //! Invariants: contents, errors, order and promise are those of the medium below. All threads count as one.
 //! Lock order: the counts' lock is the last.
 
-use super::{PmCounters, PmMedium, Promise};
+use super::{JournalStatus, PmCounters, PmMedium, Promise};
 use crate::MediaError;
 use std::collections::HashSet;
 use std::ops::Range;
@@ -18,8 +18,10 @@ use std::panic::Location;
 use std::sync::Arc;
 use terrace_format::PmOffset;
 use terrace_format::address::LINE_SIZE;
+use terrace_runtime::Next;
 use terrace_runtime::sync::Mutex;
 use terrace_runtime::sync::atomic::{AtomicBool, Ordering};
+use terrace_runtime::thread::Waker;
 
 /// Counts of an operation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -245,6 +247,22 @@ impl PmMedium for CountedPm {
 
     fn prepare(&self, offset: PmOffset, length: u64) {
         self.below.prepare(offset, length);
+    }
+
+    fn step(&self, now_ns: u64) -> Next {
+        self.below.step(now_ns)
+    }
+
+    fn waker(&self) -> Waker {
+        self.below.waker()
+    }
+
+    fn close(&self) -> Result<(), MediaError> {
+        self.below.close()
+    }
+
+    fn journal_status(&self) -> Option<JournalStatus> {
+        self.below.journal_status()
     }
 }
 

@@ -12,7 +12,7 @@
 
 mod calibration;
 
-use super::{PmCounters, PmMedium, Promise};
+use super::{JournalStatus, PmCounters, PmMedium, Promise};
 use crate::MediaError;
 use crate::pace::Bus;
 use crate::speed::{latency, rate, transfer_ns};
@@ -21,7 +21,9 @@ use std::panic::Location;
 use std::sync::Arc;
 use terrace_format::PmOffset;
 use terrace_runtime::Clock;
+use terrace_runtime::Next;
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
+use terrace_runtime::thread::Waker;
 
 const LINE_BYTES: u64 = 64;
 const COUNTER_SHARDS: usize = 64;
@@ -383,6 +385,22 @@ impl PmMedium for EmulatedPm {
 
     fn prepare(&self, offset: PmOffset, length: u64) {
         self.below.prepare(offset, length);
+    }
+
+    fn step(&self, now_ns: u64) -> Next {
+        self.below.step(now_ns)
+    }
+
+    fn waker(&self) -> Waker {
+        self.below.waker()
+    }
+
+    fn close(&self) -> Result<(), MediaError> {
+        self.below.close()
+    }
+
+    fn journal_status(&self) -> Option<JournalStatus> {
+        self.below.journal_status()
     }
 }
 

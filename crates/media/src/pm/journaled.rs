@@ -19,6 +19,7 @@ mod load;
 mod open;
 mod replay;
 mod ring;
+mod step;
 
 use crate::BlockMedium;
 use crate::found::is_in_memory;
@@ -27,16 +28,20 @@ use crate::{MediaError, Promise};
 use commit::Commit;
 use dirty::DirtyPages;
 use home::Home;
-use ring::{Full, Ring};
+use ring::{Full, Ring, STEP_BYTES};
 use std::panic::Location;
 use std::path::Path;
 use std::sync::Arc;
+use step::Timer;
 use terrace_format::journal::{Entry, EntryKind, Layout};
 use terrace_format::{BLOCK_SIZE, PmOffset};
+use terrace_runtime::Next;
 use terrace_runtime::sync::Mutex;
 use terrace_runtime::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use terrace_runtime::thread::Waker;
 
 pub use open::{JournalError, JournalOptions, OpenedJournal};
+pub use step::JournalStatus;
 
 /// Locks of pages. A page takes the lock of its number modulo this.
 const PAGE_LOCKS: usize = 64;
@@ -64,6 +69,12 @@ pub struct JournaledPm {
     writable: AtomicBool,
     fences: AtomicU64,
     lines: AtomicU64,
+    home_pages: AtomicU64,
+    /// Pages that were put together again, and pages that are damaged, at opening.
+    healed: u64,
+    condemned: u64,
+    timer: Mutex<Timer>,
+    waker: Waker,
 }
 
 impl JournaledPm {
@@ -102,6 +113,9 @@ impl JournaledPm {
         self.dirty.mark(&self.image, page);
         self.image.store(at, bytes)?;
         drop(locked);
+        if place / STEP_BYTES != (place + BLOCK_SIZE) / STEP_BYTES {
+            self.waker.wake();
+        }
         self.close_if_long(place);
         Ok(())
     }
@@ -225,5 +239,21 @@ impl PmMedium for JournaledPm {
 
     fn prepare(&self, offset: PmOffset, length: u64) {
         self.image.prepare(offset, length.min(self.size().saturating_sub(offset.0)));
+    }
+
+    fn step(&self, now_ns: u64) -> Next {
+        self.do_step(now_ns)
+    }
+
+    fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    fn close(&self) -> Result<(), MediaError> {
+        self.end()
+    }
+
+    fn journal_status(&self) -> Option<JournalStatus> {
+        Some(self.status())
     }
 }

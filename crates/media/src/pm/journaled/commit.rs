@@ -94,6 +94,11 @@ impl Commit {
         let _ = self.failed.set(error.clone());
     }
 
+    /// Everything below is durable.
+    pub fn durable(&self) -> u64 {
+        self.durable.load(Ordering::Acquire)
+    }
+
     /// Whether everything below a tail is durable.
     pub fn is_durable(&self, tail: u64) -> bool {
         self.durable.load(Ordering::Acquire) >= tail

@@ -4,7 +4,7 @@
 //! 1. A boundary C of the log, and a wait for every store with a place before C: all of them have marked their pages.
 //! 2. For at most 128 dirty pages at a time: each is taken and copied under its lock; an entry names them; the log becomes
 //!    durable up to that entry; the pages are written.
-//! 3. Flush; the changed blocks of the table that is not in use; flush; the anchor, which names C and that table.
+//! 3. The changed blocks of the table that is not in use; a flush; the anchor, which names C and that table.
 //! 4. Only then the log before C is free.
 //!
 //! Invariants: a page in home is never newer than the durable log. A crash tears only pages that an entry behind the anchor's C
@@ -21,6 +21,7 @@ use terrace_format::journal::{
 };
 use terrace_format::{BLOCK_SIZE, DeviceBlock, PmOffset};
 use terrace_runtime::sync::MutexGuard;
+use terrace_runtime::sync::atomic::Ordering;
 
 /// Pages that are written together: 512 KiB, so that a commit waits for no more (J6).
 const PAGES_AT_ONCE: usize = 128;
@@ -41,9 +42,6 @@ pub(super) struct Home {
     pub unsure: Option<Anchor>,
     /// The round under way: its boundary, and the first page that it has not looked at.
     pub round: Option<(u64, u64)>,
-    /// Rounds that ended, and pages written.
-    pub rounds: u64,
-    pub pages_written: u64,
 }
 
 /// Bytes of the log that stores leave to a home round: for each group of pages a batch and the entry that names them.
@@ -60,12 +58,12 @@ pub(super) fn least_log_bytes(layout: &Layout) -> u64 {
 impl JournaledPm {
     /// End of the log: the first position whose block an anchor still needs.
     pub(super) fn log_end(&self) -> u64 {
-        self.log_start.load(terrace_runtime::sync::atomic::Ordering::Acquire) + self.layout.log_bytes()
+        self.log_start.load(Ordering::Acquire) + self.layout.log_bytes()
     }
 
     /// The log counts from `start` on.
     pub(super) fn set_log_start(&self, start: u64) {
-        self.log_start.store(start, terrace_runtime::sync::atomic::Ordering::Release);
+        self.log_start.store(start, Ordering::Release);
         self.ring.set_log_limit(start + self.layout.log_bytes() - share_of_round(&self.layout));
     }
 
@@ -174,16 +172,16 @@ impl JournaledPm {
                 stale.insert(number);
             });
         }
-        home.pages_written += numbers.len() as u64;
+        self.home_pages.fetch_add(numbers.len() as u64, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Makes the pages of a round count: flush, table, flush, anchor.
+    /// Makes the pages of a round count: table, flush, anchor.
     fn end_round(&self, home: &mut Home, boundary: u64) -> Result<(), MediaError> {
         self.commit_to(boundary)?;
-        self.device.flush()?;
         let next = 1 - home.table;
         self.write_table(home, next)?;
+        // One flush for pages and table: nobody reads this table before the anchor names it.
         self.device.flush()?;
         let Some((found, acknowledged)) = self.boundary() else {
             unreachable!("the batch before {boundary} is acknowledged");
@@ -193,7 +191,6 @@ impl JournaledPm {
         home.unsure = Some(anchor);
         self.settle_anchor(home)?;
         home.round = None;
-        home.rounds += 1;
         Ok(())
     }
 

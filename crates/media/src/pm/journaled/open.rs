@@ -10,6 +10,7 @@ use super::home::{Home, copy_of, least_log_bytes};
 use super::load::{Loaded, load_home, load_tables};
 use super::replay::{LogEnd, replay};
 use super::ring::{MIN_RING_BYTES, Ring};
+use super::step::Timer;
 use super::{JournaledPm, PageLock};
 use crate::block::AlignedBlock;
 use crate::pm::RamPm;
@@ -20,7 +21,8 @@ use std::sync::Arc;
 use terrace_format::journal::{ANCHOR_COPIES, Anchor, Layout, MIN_LOG_BYTES, RefusedAnchor, encode_table};
 use terrace_format::{BLOCK_SIZE, Corrupt, PmOffset};
 use terrace_runtime::sync::Mutex;
-use terrace_runtime::sync::atomic::{AtomicBool, AtomicU64};
+use terrace_runtime::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use terrace_runtime::thread::Waker;
 
 /// Memory that the image leaves to everybody else.
 const MEMORY_RESERVE_BYTES: u64 = 256 << 20;
@@ -30,13 +32,15 @@ const MEMORY_RESERVE_BYTES: u64 = 256 << 20;
 pub struct JournalOptions {
     /// Bytes of the ring (`journal_buffer`).
     pub ring_bytes: u64,
+    /// Longest time in milliseconds that a store waits for a commit that nobody asks for (`journal_ms`).
+    pub journal_ms: u64,
     /// Nothing is written to the device, and no store succeeds.
     pub read_only: bool,
 }
 
 impl Default for JournalOptions {
     fn default() -> JournalOptions {
-        JournalOptions { ring_bytes: 64 << 20, read_only: false }
+        JournalOptions { ring_bytes: 64 << 20, journal_ms: 1000, read_only: false }
     }
 }
 
@@ -220,8 +224,6 @@ impl JournaledPm {
             start: anchor.start,
             unsure: None,
             round: None,
-            rounds: 0,
-            pages_written: 0,
         };
         let pm = JournaledPm {
             image,
@@ -238,6 +240,11 @@ impl JournaledPm {
             writable: AtomicBool::new(!options.read_only),
             fences: AtomicU64::new(0),
             lines: AtomicU64::new(0),
+            home_pages: AtomicU64::new(0),
+            healed: healed.len() as u64,
+            condemned: condemned.len() as u64,
+            timer: Mutex::new(Timer::new(options.journal_ms)),
+            waker: Waker::new(),
         };
         pm.set_log_start(anchor.start);
         Ok(OpenedJournal { pm, batches, healed: healed.len() as u64, condemned: condemned.len() as u64 })
@@ -248,8 +255,7 @@ impl JournaledPm {
     ///
     /// # Errors
     /// The device's: the next opening replays the log.
-    pub fn close(&self) -> Result<(), MediaError> {
-        use terrace_runtime::sync::atomic::Ordering;
+    pub(super) fn end(&self) -> Result<(), MediaError> {
         if !self.writable.swap(false, Ordering::SeqCst) {
             return Ok(());
         }

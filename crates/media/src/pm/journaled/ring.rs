@@ -19,6 +19,9 @@ pub(super) const MIN_RING_BYTES: u64 = 8 << 20;
 /// Bytes that threads may reserve beyond the room: each has looked under a page lock, and each entry may end a batch.
 pub(super) const MARGIN_BYTES: u64 = 2 << 20;
 
+/// The step writes a batch when so much waits, so that no `persist` has to write all of what a bulk writer left (J6).
+pub(super) const STEP_BYTES: u64 = 1 << 20;
+
 const _: () = assert!(MARGIN_BYTES > PAGE_LOCKS as u64 * 4 * BLOCK_SIZE);
 
 /// The limit that a store met.
