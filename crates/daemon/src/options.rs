@@ -13,6 +13,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 use terrace_engine::{Atime, MetadataMoves, MountOptions, PolicyKind};
+use terrace_media::pm::JournalOptions;
 
 /// Mount options, sorted by their receiver.
 #[derive(Debug, Clone)]
@@ -35,6 +36,8 @@ pub struct Options {
     pub emulation: Emulation,
     /// The way of requests.
     pub way_in: WayIn,
+    /// For a journaled tier 0.
+    pub journal: JournalOptions,
     /// Options of [`lazy_options`] that were given.
     lazy_given: Vec<&'static str>,
 }
@@ -111,6 +114,7 @@ impl Options {
             log: None,
             emulation: Emulation::default(),
             way_in: WayIn::default(),
+            journal: JournalOptions::default(),
             lazy_given: Vec::new(),
         };
         for list in lists {

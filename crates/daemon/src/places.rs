@@ -36,13 +36,13 @@ fn file_beside(pool: &Path, superblock: &Superblock, row: &DeviceRow) -> Option<
     let mut sized = files_beside(pool, size).peekable();
     sized.peek()?;
     let epoch = checkpoint(pool, superblock)?.epoch;
-    let is_it = |path: &PathBuf| {
-        let used = |header: DeviceHeader| {
-            is_ours(&header, superblock, row) && u64::from(header.epoch.get()) == epoch
-        };
-        header(path).is_some_and(used)
+    // The checkpoint in home may be older than the log of a journal: so the newest copy is the device.
+    let used = |path: PathBuf| {
+        let found = header(&path).filter(|header| is_ours(header, superblock, row))?;
+        let used = u64::from(found.epoch.get());
+        (used >= epoch).then_some((used, path))
     };
-    sized.find(is_it)
+    sized.filter_map(used).max_by_key(|(used, _)| *used).map(|(_, path)| path)
 }
 
 /// Most files beside a pool that are looked at.

@@ -41,7 +41,8 @@ pub fn run(plan: &Plan) -> Outcome<()> {
     }
     let short = raise_limits().map_err(failed)?;
     let mut opened =
-        pool::open(&plan.pool, !plan.options.fs.read_only, &plan.options.lenience).map_err(failed)?;
+        pool::open(&plan.pool, !plan.options.fs.read_only, &plan.options.lenience, plan.options.journal)
+            .map_err(failed)?;
     let user = rustix::process::geteuid();
     let harmless = !user.is_root()
         || ["nosuid", "nodev"].iter().all(|flag| plan.options.flags.iter().any(|is| is == flag));

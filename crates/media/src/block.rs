@@ -9,6 +9,7 @@ mod missing;
 pub mod probe;
 mod ring;
 pub mod simulated;
+mod whole;
 
 pub use device_image::{DeviceImage, DeviceSnapshot};
 pub use emulated::EmulatedBlock;

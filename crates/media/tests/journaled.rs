@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_format::PmOffset;
+use terrace_format::journal::{Layout, MIN_LOG_BYTES};
 use terrace_media::block::{DeviceImage, DeviceSnapshot, SimulatedDevice};
 use terrace_media::crash::CrashClock;
 use terrace_media::pm::{CrashSnapshot, JournalOptions, JournaledPm, OpenedJournal, PmImage, RecordedPm};
@@ -29,7 +30,8 @@ impl Random {
 
 fn new_journal() -> Arc<SimulatedDevice> {
     let device = SimulatedDevice::new(DEVICE_BLOCKS);
-    JournaledPm::create(&device, IMAGE, UUID).unwrap();
+    let layout = Layout::new(IMAGE, MIN_LOG_BYTES).unwrap();
+    JournaledPm::create(&device, layout, UUID).unwrap();
     Arc::new(device)
 }
 

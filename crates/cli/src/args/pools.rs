@@ -43,8 +43,12 @@ pub enum Switch {
 /// `terrace mkfs`
 #[derive(Debug, Args)]
 pub struct Mkfs {
+    /// A fast tier without persistent memory: held in memory, and durable by a log on an SSD, a partition or a file, which
+    /// names the pool; memory: size of the tier (an eighth of memory, at most 16G); log: twice that, at least 256M
+    #[arg(long, value_name = "PATH[,memory=SIZE][,log=SIZE]", conflicts_with_all = ["pm", "pool", "pm_size", "size"])]
+    pub journal: Option<OsString>,
     /// Persistent memory: a file on tmpfs, hugetlbfs or a DAX file system; made when it does not exist
-    #[arg(long, value_name = "PATH", required_unless_present = "pool")]
+    #[arg(long, value_name = "PATH", required_unless_present_any = ["pool", "journal"])]
     pub pm: Option<PathBuf>,
     /// Size of the persistent memory file to make
     #[arg(long, value_name = "SIZE")]

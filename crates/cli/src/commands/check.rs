@@ -3,17 +3,17 @@
 use crate::args::Check;
 use indicatif::{ProgressBar, ProgressDrawTarget};
 use std::cell::Cell;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use terrace_check::{Code, MapSummary, Options, Report};
 use terrace_daemon::failure::{Failure, Outcome, status};
+use terrace_daemon::pool::{Tier0, Tier0File};
 use terrace_daemon::{mounts, output, pool};
 use terrace_format::BLOCK_SIZE;
 use terrace_format::geometry::{SUPERBLOCK_BLOCKS, SUPERBLOCK_COPIES};
 use terrace_format::superblock::{Refused, Superblock};
-use terrace_media::pm::RamPm;
-use terrace_media::{BlockMedium, PmMedium};
+use terrace_media::pm::{JournalError, JournalOptions};
+use terrace_media::{BlockMedium, OpenError, PmMedium};
 use terrace_repair::{Media, Repair};
 
 pub fn run(args: &Check) -> Outcome<u8> {
@@ -31,8 +31,11 @@ pub fn run(args: &Check) -> Outcome<u8> {
     let read_cold = args.data || args.full;
     let options = Options { read_cold, progress: Some(&progress), given: &given };
     if repair {
-        let result = terrace_repair::repair(&media, &options);
+        let mut result = terrace_repair::repair(&media, &options);
         bar.finish_and_clear();
+        if let Err(error) = media.pm.close() {
+            result.failure.get_or_insert(error.to_string());
+        }
         if args.json {
             output::print_json(&result);
         } else {
@@ -55,24 +58,26 @@ pub fn run(args: &Check) -> Outcome<u8> {
 fn open(args: &Check, repair: bool) -> Outcome<(Media, Vec<usize>)> {
     let path = mounts::absolute(&args.pool)?;
     refuse_directory(&path)?;
-    let pm = RamPm::open(&path, !repair).map_err(|error| match &error {
-        terrace_media::OpenError::InvalidSize { .. } => {
+    let opened = pool::open_tier0(&path, !repair, JournalOptions::default());
+    let Tier0 { pm, warnings, .. } = opened.map_err(|error| match &error {
+        JournalError::Open(OpenError::InvalidSize { .. }) => {
             resized(&path).unwrap_or_else(|| Failure::at(&path, "no Terrace pool"))
         }
-        _ => pool::open_failure(&error),
+        _ => pool::tier0_failure(&error),
     })?;
+    warnings.iter().for_each(output::warn);
     if let Some(failure) = resized(&path) {
         return Err(failure);
     }
     let mut block: Vec<Option<Arc<dyn BlockMedium>>> = Vec::new();
     let mut tiers = args.tier.iter().map(|tier| pool::canonical(tier)).collect::<Outcome<Vec<_>>>()?;
     let mut given = Vec::new();
-    match superblock(&pm) {
+    match superblock(&*pm) {
         Ok((superblock, warning)) => {
             if let Some(warning) = warning {
                 output::warn(format!("{}: {warning}", path.display()));
             }
-            pool::refuse_older(&path, &superblock)?;
+            pool::refuse_older(&path, &*pm, &superblock)?;
             for index in 0..superblock.device_rows().len() {
                 let opened = pool::open_tier(&path, &superblock, index, !repair).or_else(|failure| {
                     let tier = pool::given_tier(&path, &superblock, index, &tiers);
@@ -99,7 +104,7 @@ fn open(args: &Check, repair: bool) -> Outcome<(Media, Vec<usize>)> {
             "--tier: no device of this pool is damaged or missing that has its size",
         ));
     }
-    Ok((Media { pm: Arc::new(pm), block }, given))
+    Ok((Media { pm, block }, given))
 }
 
 fn is_open(block: &[Option<Arc<dyn BlockMedium>>], path: &Path) -> bool {
@@ -122,10 +127,10 @@ fn refuse_directory(path: &Path) -> Outcome<()> {
 /// Refuses a tier 0 whose size differs from the superblock's, also of a pool half repaired: a mount refuses
 /// it too, and with its old size it may be sound, so a repair could only do harm.
 fn resized(path: &Path) -> Option<Failure> {
-    let file = pool::open_to_read(path).ok()?;
+    let file = Tier0File::open(path).ok()?;
     let mut copies = SUPERBLOCK_COPIES.iter().filter_map(|copy| {
         let mut bytes = vec![0; (SUPERBLOCK_BLOCKS * BLOCK_SIZE) as usize];
-        file.read_exact_at(&mut bytes, copy.offset().0).ok()?;
+        file.read_at(&mut bytes, copy.offset().0).ok()?;
         Superblock::verify_repairing(&bytes, false).ok()
     });
     let reason = pool::trouble_of_pm(path, &copies.next()?)?;
@@ -133,7 +138,7 @@ fn resized(path: &Path) -> Option<Failure> {
 }
 
 /// The superblock in use, and a warning about the other copy. Accepts a pool half repaired as well.
-fn superblock(pm: &RamPm) -> Result<(Superblock, Option<String>), Refused> {
+fn superblock(pm: &dyn PmMedium) -> Result<(Superblock, Option<String>), Refused> {
     let refused = match terrace_engine::read_superblock(pm, false) {
         Err(Refused::Repairing) => Refused::Repairing,
         other => return other,

@@ -2,20 +2,20 @@
 
 use crate::args::Tier;
 use terrace_daemon::failure::{Failure, Outcome};
+use terrace_daemon::pool::Tier0;
 use terrace_daemon::{output, places, pool};
 use terrace_engine::{class_name, speed_of, tiers_of};
 use terrace_format::superblock::Superblock;
-use terrace_media::pm::RamPm;
 
 pub fn run(args: &Tier) -> Outcome<u8> {
     let path = pool::canonical(&args.pool)?;
     // A file that is no pool is refused for that reason, before its size is looked at.
     pool::peek(&path)?;
-    let pm = RamPm::open(&path, args.dry_run).map_err(|error| pool::open_failure(&error))?;
-    pool::refuse_resized(&path, &pm)?;
+    let Tier0 { pm, .. } = pool::open_tier0_or_say(&path, args.dry_run)?;
+    pool::refuse_resized(&path, &*pm)?;
     let (superblock, _) =
-        terrace_engine::read_superblock(&pm, true).map_err(|refused| pool::refusal(&path, &refused))?;
-    pool::refuse_older(&path, &superblock)?;
+        terrace_engine::read_superblock(&*pm, true).map_err(|refused| pool::refusal(&path, &refused))?;
+    pool::refuse_older(&path, &*pm, &superblock)?;
     let device = pool::canonical(&args.device)?;
     let is_it = |index: &usize| {
         let row = &superblock.device_rows()[*index];
@@ -29,7 +29,8 @@ pub fn run(args: &Tier) -> Outcome<u8> {
     let mut changed = superblock;
     changed.devices[index].tier = args.to;
     if !args.dry_run {
-        changed = terrace_engine::set_device_tier(&pm, &superblock, index, args.to)
+        changed = terrace_engine::set_device_tier(&*pm, &superblock, index, args.to)
+            .and_then(|changed| pm.close().map(|()| changed))
             .map_err(|error| Failure::at(&path, error))?;
     }
     drop(opened);

@@ -4,6 +4,7 @@ mod open;
 pub(crate) mod read;
 mod superblock;
 mod tier;
+mod tier0;
 
 pub use open::{OpenPool, open};
 pub use read::{checkpoint, open_to_read};
@@ -12,3 +13,4 @@ pub use superblock::{
     refuse_resized, trouble_of_pm, uuid_text, warnings,
 };
 pub use tier::{given_tier, open_damaged_tier, open_tier, tier_named, trouble_of_tier};
+pub use tier0::{Tier0, Tier0File, open_tier0, open_tier0_or_say, tier0_failure};

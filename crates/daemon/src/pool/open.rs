@@ -8,11 +8,12 @@ use std::sync::Arc;
 use terrace_engine::PoolMedia;
 use terrace_format::superblock::{Refused, Superblock};
 use terrace_media::block::MissingDevice;
-use terrace_media::pm::RamPm;
+use terrace_media::pm::{JournalError, JournalOptions};
 use terrace_media::{Access, BlockMedium, OpenError};
 
-use super::superblock::{canonical, not_a_pool, open_failure, refusal, refuse_older, refuse_resized};
+use super::superblock::{canonical, not_a_pool, refusal, refuse_older, refuse_resized};
 use super::tier;
+use super::tier0::{Tier0, open_tier0, tier0_failure};
 
 /// An opened pool, its media locked.
 pub struct OpenPool {
@@ -29,21 +30,24 @@ pub struct OpenPool {
 }
 
 /// Opens tier 0, verifies the superblock and opens all tiers.
-pub fn open(pool: &Path, write: bool, lenience: &Lenience) -> Outcome<OpenPool> {
-    let pm = RamPm::open(pool, false).map_err(|error| match &error {
-        OpenError::InvalidSize { .. } | OpenError::Unsupported { .. } if header(pool).is_some() => {
-            Failure::at(pool, not_a_pool(pool))
-        }
-        OpenError::InvalidSize { .. } => refusal(pool, &Refused::NotAPool),
-        _ => open_failure(&error),
-    })?;
-    refuse_resized(pool, &pm)?;
+pub fn open(pool: &Path, write: bool, lenience: &Lenience, journal: JournalOptions) -> Outcome<OpenPool> {
+    let Tier0 { pm, access, name, warnings: mut warnings_of_tier0 } = open_tier0(pool, false, journal)
+        .map_err(|error| match &error {
+            JournalError::Open(OpenError::InvalidSize { .. } | OpenError::Unsupported { .. })
+                if header(pool).is_some() =>
+            {
+                Failure::at(pool, not_a_pool(pool))
+            }
+            JournalError::Open(OpenError::InvalidSize { .. }) => refusal(pool, &Refused::NotAPool),
+            _ => tier0_failure(&error),
+        })?;
+    refuse_resized(pool, &*pm)?;
     let (superblock, warning) =
-        terrace_engine::read_superblock(&pm, write).map_err(|refused| refusal(pool, &refused))?;
-    refuse_older(pool, &superblock)?;
+        terrace_engine::read_superblock(&*pm, write).map_err(|refused| refusal(pool, &refused))?;
+    refuse_older(pool, &*pm, &superblock)?;
     let mut block: Vec<Arc<dyn BlockMedium>> = Vec::new();
-    let mut files = vec![(canonical(pool)?, pm.access())];
-    let mut names: Vec<PoolFile> = PoolFile::new(pool, pm.file()).into_iter().collect();
+    let mut files = vec![(canonical(pool)?, access)];
+    let mut names: Vec<PoolFile> = name.into_iter().collect();
     let mut missing = Vec::new();
     let places = lenience.places(&superblock)?;
     let mut elsewhere = Vec::new();
@@ -76,7 +80,8 @@ pub fn open(pool: &Path, write: bool, lenience: &Lenience) -> Outcome<OpenPool> 
     }
     let mut warnings: Vec<String> =
         warning.map(|text| format!("{}: {text}", pool.display())).into_iter().collect();
+    warnings.append(&mut warnings_of_tier0);
     warnings.extend(elsewhere);
     warnings.extend(missing);
-    Ok(OpenPool { media: PoolMedia { pm: Arc::new(pm), block }, superblock, warnings, files, names })
+    Ok(OpenPool { media: PoolMedia { pm, block }, superblock, warnings, files, names })
 }

@@ -6,17 +6,16 @@ use crate::mounts;
 use crate::output::human;
 use crate::places::{header, is_ours, locate};
 use std::fs::{self};
-use std::io::{self, Seek, SeekFrom};
-use std::os::unix::fs::FileExt;
+use std::io;
 use std::path::{Path, PathBuf};
 use terrace_format::device::DeviceHeader;
 use terrace_format::geometry::{SUPERBLOCK_BLOCKS, SUPERBLOCK_COPIES};
 use terrace_format::superblock::{Refused, Superblock};
 use terrace_format::{BLOCK_SIZE, PmBlock};
-use terrace_media::pm::RamPm;
 use terrace_media::{OpenError, PmMedium};
 
-use super::read::{checkpoint, open_to_read};
+use super::read::{checkpoint, checkpoint_of};
+use super::tier0::Tier0File;
 
 /// A medium that could not be opened, in the user's words.
 pub fn open_failure(error: &OpenError) -> Failure {
@@ -111,10 +110,10 @@ pub fn peek(pool: &Path) -> Outcome<Superblock> {
     if pool.is_dir() {
         return Err(Failure::at(pool, "is a directory and no Terrace mount"));
     }
-    let file = open_to_read(pool).map_err(|error| not_there(pool, &error))?;
+    let file = Tier0File::open(pool).map_err(|error| not_there(pool, &error))?;
     let read = |copy: PmBlock| {
         let mut bytes = vec![0; (SUPERBLOCK_BLOCKS * BLOCK_SIZE) as usize];
-        match file.read_exact_at(&mut bytes, copy.offset().0) {
+        match file.read_at(&mut bytes, copy.offset().0) {
             Ok(()) => Superblock::verify(&bytes, false),
             Err(_) => Err(Refused::NotAPool),
         }
@@ -129,10 +128,10 @@ pub fn peek(pool: &Path) -> Outcome<Superblock> {
 
 /// Warnings about damaged superblock copies of an unmounted pool.
 pub fn warnings(pool: &Path) -> Vec<String> {
-    let Ok(file) = open_to_read(pool) else { return Vec::new() };
+    let Ok(file) = Tier0File::open(pool) else { return Vec::new() };
     let damage = |(index, copy): (usize, PmBlock)| {
         let mut bytes = vec![0; (SUPERBLOCK_BLOCKS * BLOCK_SIZE) as usize];
-        let read = file.read_exact_at(&mut bytes, copy.offset().0);
+        let read = file.read_at(&mut bytes, copy.offset().0);
         let refused = read.map_or(Some(Refused::NotAPool), |()| Superblock::verify(&bytes, false).err())?;
         let damaged = matches!(refused, Refused::Corrupt(_) | Refused::NotAPool);
         damaged
@@ -143,13 +142,16 @@ pub fn warnings(pool: &Path) -> Vec<String> {
 
 /// Whether the pool was unmounted in order; `None` when no checkpoint is readable.
 pub fn is_clean(pool: &Path, superblock: &Superblock) -> Option<bool> {
+    if Tier0File::open(pool).is_ok_and(|file| file.has_log()) {
+        return Some(false);
+    }
     checkpoint(pool, superblock).map(|checkpoint| checkpoint.clean)
 }
 
 /// Refuses a tier 0 that is an older copy: one of its devices was used by a later mount. The copy takes the
 /// blocks that the later mount wrote for free space, and would write over them.
-pub fn refuse_older(pool: &Path, superblock: &Superblock) -> Outcome<()> {
-    let Some(epoch) = checkpoint(pool, superblock).map(|checkpoint| checkpoint.epoch) else { return Ok(()) };
+pub fn refuse_older(pool: &Path, pm: &dyn PmMedium, superblock: &Superblock) -> Outcome<()> {
+    let Some(epoch) = checkpoint_of(pm, superblock).map(|checkpoint| checkpoint.epoch) else { return Ok(()) };
     for row in superblock.device_rows() {
         let path = locate(pool, superblock, row);
         let newer =
@@ -179,12 +181,12 @@ pub fn label(superblock: &Superblock) -> String {
 /// The reason why a mount would refuse tier 0 of an unmounted pool: its size.
 pub fn trouble_of_pm(pool: &Path, superblock: &Superblock) -> Option<String> {
     let was = superblock.layout.pm_size.get();
-    let is = open_to_read(pool).and_then(|mut file| file.seek(SeekFrom::End(0))).ok()?;
+    let is = Tier0File::open(pool).and_then(|file| file.size()).ok()?;
     (is != was).then(|| format!("was {was} bytes, is {is}; bring back its size"))
 }
 
 /// Refuses a tier 0 whose size has changed since mkfs.
-pub fn refuse_resized(pool: &Path, pm: &RamPm) -> Outcome<()> {
+pub fn refuse_resized(pool: &Path, pm: &dyn PmMedium) -> Outcome<()> {
     match peek(pool) {
         Ok(superblock) if superblock.layout.pm_size.get() != pm.size() => {
             let (was, is) = (superblock.layout.pm_size.get(), pm.size());

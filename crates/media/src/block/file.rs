@@ -196,6 +196,11 @@ impl FileDevice {
         error
     }
 
+    /// A size that could not be set.
+    pub(super) fn error_of_size(&self, error: &io::Error) -> MediaError {
+        self.error("set the size", DeviceBlock(0), self.blocks, error.raw_os_error().unwrap_or(libc::EIO))
+    }
+
     /// Whether the device has all these blocks.
     fn holds(&self, first: DeviceBlock, blocks: u64) -> bool {
         matches!(first.0.checked_add(blocks), Some(end) if end <= self.blocks)

@@ -16,43 +16,42 @@ use terrace_format::superblock::Superblock;
 use terrace_format::{BLOCK_SIZE, DeviceBlock};
 use terrace_media::block::probe::Access;
 use terrace_media::block::{AlignedBlock, FileDevice};
-use terrace_media::pm::RamPm;
-use terrace_media::{BlockMedium, OpenError, PmMedium};
+use terrace_media::{BlockMedium, OpenError};
 use terrace_runtime::{Clock, SystemClock};
 
 mod report;
 mod target;
+mod tier0;
 
 use report::report;
-use target::{CHUNK_BLOCKS, Target, check_content, check_shape, check_space, target, tier};
+use target::{CHUNK_BLOCKS, Target, check_content, check_shape, check_space, tier};
+use tier0::Tier0;
 
 pub fn run(args: &Mkfs) -> Outcome<u8> {
     let options = options(args)?;
-    let path = args.pm.as_ref().or(args.pool.as_ref());
-    let path = path.ok_or_else(|| Failure::new("no path of a pool given; say --pm PATH"))?;
-    let size = args.pm_size.as_deref().or(args.size.as_deref());
-    let pm = target(path, size, "--pm-size SIZE", None)?;
+    let tier0 = Tier0::of(args)?;
     let mut tiers = Vec::new();
     for text in &args.tiers {
         tiers.push(tier(text)?);
     }
-    check_shape(&pm, &tiers)?;
-    for one in std::iter::once(&pm).chain(&tiers) {
+    check_shape(&tier0, &tiers)?;
+    for one in std::iter::once(tier0.target()).chain(&tiers) {
         check_content(one, args.force)?;
     }
-    check_space(&pm)?;
+    check_space(tier0.target())?;
+    tier0.check_memory()?;
     if args.dry_run {
-        return dry_run(&pm, &tiers);
+        return dry_run(&tier0, &tiers);
     }
     let mut made = Vec::new();
-    let result = make(&pm, &tiers, options, args.force, &mut made);
+    let result = make(&tier0, &tiers, options, args.force, &mut made);
     if result.is_err() {
         for path in &made {
             let _ = fs::remove_file(path);
         }
     }
     let superblock = result?;
-    report(&pm, &tiers, &superblock);
+    report(&tier0, &tiers, &superblock);
     Ok(0)
 }
 
@@ -91,7 +90,7 @@ fn options(args: &Mkfs) -> Outcome<FormatOptions> {
 /// Makes and opens the media, locked from here on, and writes the pool. Tier 0 of an old pool is emptied
 /// first (C25): no lower tier is changed while the old superblocks exist.
 fn make(
-    pm: &Target,
+    tier0: &Tier0,
     tiers: &[Target],
     mut options: FormatOptions,
     force: bool,
@@ -112,14 +111,7 @@ fn make(
             }
         });
     }
-    let memory = match &pm.existing {
-        Some(existing) => RamPm::remake(&existing.found, pm.size).map_err(refused)?,
-        None => {
-            let memory = RamPm::create(&pm.path, pm.size).map_err(refused)?;
-            made.push(pm.path.clone());
-            memory
-        }
-    };
+    let pm = tier0.make(made)?;
     let mut block: Vec<Arc<dyn BlockMedium>> = Vec::new();
     for (target, device) in tiers.iter().zip(opened) {
         let device = match (device, &target.existing) {
@@ -152,8 +144,8 @@ fn make(
         });
     }
     drop(subjects);
-    let media = PoolMedia { pm: Arc::new(memory) as Arc<dyn PmMedium>, block };
-    terrace_engine::format(&media, &options).map_err(|error| Failure::at(&pm.path, error))
+    let media = PoolMedia { pm, block };
+    terrace_engine::format(&media, &options).map_err(|error| Failure::at(&tier0.target().path, error))
 }
 
 /// Bytes that a measurement uses: the size of a file that stands in for a device that does not exist yet.
@@ -161,7 +153,7 @@ const STAND_IN_BYTES: u64 = 65 << 20;
 
 /// Shows the tiers that the devices would make, and changes nothing: a block device is only read, and a
 /// nameless file stands in for a file that a real run would make.
-fn dry_run(pm: &Target, tiers: &[Target]) -> Outcome<u8> {
+fn dry_run(tier0: &Tier0, tiers: &[Target]) -> Outcome<u8> {
     let devices: Vec<Option<(FileDevice, Access)>> = tiers.iter().map(stand_in).collect();
     let subjects: Vec<Subject<'_>> = tiers
         .iter()
@@ -178,7 +170,7 @@ fn dry_run(pm: &Target, tiers: &[Target]) -> Outcome<u8> {
         .collect();
     let mut judged: Vec<_> = tiers.iter().zip(&devices).zip(measure::judge(&subjects)?).collect();
     judged.sort_by_key(|(_, judged)| judged.tier);
-    output::print(format!("tier 0: {}, {}", pm.path.display(), human(pm.size)));
+    output::print(format!("tier 0: {}, {}", tier0.target().path.display(), human(tier0.bytes())));
     for ((target, device), judged) in judged {
         let name = judged.speed.and_then(|speed| speed.name());
         let figures = judged.speed.map(|speed| speed.speed.to_string()).unwrap_or_default();

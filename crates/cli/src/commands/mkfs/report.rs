@@ -1,6 +1,7 @@
 //! Reports the new pool, with warnings for its user.
 
 use super::target::{CHUNK_BLOCKS, Target};
+use super::tier0::Tier0;
 use std::path::Path;
 use terrace_daemon::output::{self, human};
 use terrace_daemon::{ownership, pool};
@@ -11,7 +12,8 @@ use terrace_media::Promise;
 use terrace_media::found::is_in_memory;
 use terrace_media::speed::FIGURES;
 
-pub fn report(pm: &Target, tiers: &[Target], superblock: &Superblock) {
+pub fn report(tier0: &Tier0, tiers: &[Target], superblock: &Superblock) {
+    let pm = tier0.target();
     let geometry = superblock.geometry();
     let table = geometry.block_count() * 16;
     output::print(format!("pool {} made, uuid {}", pm.path.display(), pool::uuid_text(superblock)));
@@ -23,8 +25,14 @@ pub fn report(pm: &Target, tiers: &[Target], superblock: &Superblock) {
         human(geometry.lane_size),
         human(table),
         geometry.block_count() - geometry.first_pool_block().0,
-        Promise::ProcessCrash.name(),
+        tier0.promise().name(),
     ));
+    if let Tier0::Journal(_, layout) = tier0 {
+        let (image, log) = (human(layout.image_bytes()), human(layout.log_bytes()));
+        output::print(format!(
+            "journal: an image of {image}, held in memory while mounted, and a log of {log}"
+        ));
+    }
     output::print(format!(
         "map {}  policy {}  data {}",
         geometry.map.name(),
@@ -34,7 +42,7 @@ pub fn report(pm: &Target, tiers: &[Target], superblock: &Superblock) {
     if superblock.has_data_checksums() {
         output::print("file data in persistent memory has checksums");
     }
-    if !is_memory(&pm.path) {
+    if matches!(tier0, Tier0::Pm(_)) && !is_memory(&pm.path) {
         output::warn(ordinary(&pm.path));
     }
     for target in std::iter::once(pm).chain(tiers) {

@@ -1,6 +1,7 @@
 //! The paths of a new pool: looks at existing files and devices, and refuses unusable ones. This module
 //! changes no file.
 
+use super::tier0::Tier0;
 use crate::{signature, taken};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use std::ffi::OsStr;
@@ -152,26 +153,31 @@ fn cannot_open(found: &Found, error: &OpenError) -> Failure {
     }
 }
 
-/// Checks the sizes and number of the media, and that no medium is named twice.
-pub fn check_shape(pm: &Target, tiers: &[Target]) -> Outcome<()> {
+/// Checks the size of persistent memory.
+pub fn check_pm(pm: &Target) -> Outcome<()> {
     if pm.existing.as_ref().is_some_and(|existing| existing.found.is_block_device()) {
-        let what = "a block device cannot be persistent memory; use a file on tmpfs, hugetlbfs or a DAX file system, and give devices with --tier";
+        let what = "a block device cannot be persistent memory; use a file on tmpfs, hugetlbfs or a DAX file system, or --journal for a fast tier on a device";
         return Err(Failure::at(&pm.path, what));
     }
-    check_minimum(pm, "persistent memory", MIN_PM_SIZE)?;
+    check_minimum(&pm.path, (pm.size, pm.given), "persistent memory", MIN_PM_SIZE)?;
     if pm.size >= TOO_LARGE_PM {
         let (given, limit) = (human(pm.given), human(TOO_LARGE_PM));
         let text = format!("{given} is too large for persistent memory, which must be below {limit}");
         return Err(Failure::at(&pm.path, text));
     }
-    Geometry::choose(pm.size, CHUNK_BLOCKS).map_err(|error| Failure::at(&pm.path, error))?;
+    Geometry::choose(pm.size, CHUNK_BLOCKS).map(drop).map_err(|error| Failure::at(&pm.path, error))
+}
+
+/// Checks the sizes and number of the media, and that no medium is named twice.
+pub fn check_shape(tier0: &Tier0, tiers: &[Target]) -> Outcome<()> {
+    tier0.check_shape()?;
     if tiers.len() > MAX_DEVICES {
         return Err(Failure::new(format!("{} tiers given; use at most {MAX_DEVICES}", tiers.len())));
     }
     for tier in tiers {
-        check_minimum(tier, "a tier", MIN_TIER)?;
+        check_minimum(&tier.path, (tier.size, tier.given), "a tier", MIN_TIER)?;
     }
-    let all: Vec<&Target> = std::iter::once(pm).chain(tiers).collect();
+    let all: Vec<&Target> = std::iter::once(tier0.target()).chain(tiers).collect();
     for (index, one) in all.iter().enumerate() {
         for other in &all[..index] {
             let same_file = match (&one.existing, &other.existing) {
@@ -186,15 +192,16 @@ pub fn check_shape(pm: &Target, tiers: &[Target]) -> Outcome<()> {
     Ok(())
 }
 
-fn check_minimum(target: &Target, what: &str, minimum: u64) -> Outcome<()> {
-    if target.size >= minimum {
+/// Checks a size: the bytes that are used, and the bytes that the user gave.
+pub fn check_minimum(path: &Path, (used, given): (u64, u64), what: &str, minimum: u64) -> Outcome<()> {
+    if used >= minimum {
         return Ok(());
     }
-    let [given, least] = output::distinct([target.given, minimum]);
+    let [given, least] = output::distinct([given, minimum]);
     let bytes = format!("{minimum} bytes");
     let exactly = if least == bytes { String::new() } else { format!(" ({bytes})") };
     let text = format!("{given} is below the minimum of {what}, {least}{exactly}");
-    Err(Failure::at(&target.path, text))
+    Err(Failure::at(path, text))
 }
 
 /// Checks that the target is not in use and has no content.
@@ -224,8 +231,11 @@ pub fn check_content(target: &Target, force: bool) -> Outcome<()> {
     }
 }
 
-/// Persistent memory is allocated in full, so it must fit now.
+/// Tier 0 is allocated in full, so it must fit now.
 pub fn check_space(pm: &Target) -> Outcome<()> {
+    if pm.existing.as_ref().is_some_and(|existing| existing.found.is_block_device()) {
+        return Ok(());
+    }
     let directory = pm.path.parent().unwrap_or(Path::new("/"));
     let space =
         rustix::fs::statvfs(directory).map_err(|error| Failure::at(directory, plain(&error.into())))?;

@@ -17,7 +17,7 @@ use crate::block::{AlignedBlock, Run};
 use crate::{MediaError, PmMedium};
 use std::collections::BTreeSet;
 use terrace_format::journal::{
-    ANCHOR_COPIES, Anchor, Entry, EntryKind, Layout, TABLE_ENTRIES, encode_table, page_checksum,
+    ANCHOR_COPIES, Anchor, Entry, EntryKind, TABLE_ENTRIES, encode_table, page_checksum,
 };
 use terrace_format::{BLOCK_SIZE, DeviceBlock, PmOffset};
 use terrace_runtime::sync::MutexGuard;
@@ -45,14 +45,15 @@ pub(super) struct Home {
 }
 
 /// Bytes of the log that stores leave to a home round: for each group of pages a batch and the entry that names them.
-fn share_of_round(layout: &Layout) -> u64 {
-    let groups = layout.pages() / PAGES_AT_ONCE as u64 + 1;
-    groups * 3 * BLOCK_SIZE + layout.pages() * 8 + 4 * BLOCK_SIZE
+fn share_of_round(image_bytes: u64) -> u64 {
+    let pages = image_bytes / BLOCK_SIZE;
+    let groups = pages / PAGES_AT_ONCE as u64 + 1;
+    groups * 3 * BLOCK_SIZE + pages * 8 + 4 * BLOCK_SIZE
 }
 
 /// The smallest log of an image: three quarters of it are free for stores.
-pub(super) fn least_log_bytes(layout: &Layout) -> u64 {
-    4 * (share_of_round(layout) + super::ring::MARGIN_BYTES)
+pub(super) fn least_log_bytes(image_bytes: u64) -> u64 {
+    (4 * (share_of_round(image_bytes) + super::ring::MARGIN_BYTES)).next_multiple_of(BLOCK_SIZE)
 }
 
 impl JournaledPm {
@@ -64,7 +65,7 @@ impl JournaledPm {
     /// The log counts from `start` on.
     pub(super) fn set_log_start(&self, start: u64) {
         self.log_start.store(start, Ordering::Release);
-        self.ring.set_log_limit(start + self.layout.log_bytes() - share_of_round(&self.layout));
+        self.ring.set_log_limit(start + self.layout.log_bytes() - share_of_round(self.layout.image_bytes()));
     }
 
     /// A whole round: the log before this call is free afterwards.

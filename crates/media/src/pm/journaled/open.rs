@@ -16,7 +16,6 @@ use crate::block::AlignedBlock;
 use crate::pm::RamPm;
 use crate::{BlockMedium, MediaError, OpenError, PmMedium, memory_available};
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::sync::Arc;
 use terrace_format::journal::{ANCHOR_COPIES, Anchor, Layout, MIN_LOG_BYTES, RefusedAnchor, encode_table};
 use terrace_format::{BLOCK_SIZE, Corrupt, PmOffset};
@@ -122,22 +121,24 @@ impl JournalError {
 }
 
 impl JournaledPm {
-    /// Makes a journal whose image is `image_bytes` zeros and whose log fills the device. The old content of the device is
-    /// lost. A crash before the end leaves no journal.
+    /// The smallest log for an image of so many bytes.
+    pub fn least_log_bytes(image_bytes: u64) -> u64 {
+        least_log_bytes(image_bytes).max(MIN_LOG_BYTES)
+    }
+
+    /// Makes a journal of this layout whose image is zeros. The old content of the device is lost. A crash before the end leaves
+    /// no journal.
     ///
     /// # Errors
-    /// A device too small for image and log; the device's.
-    pub fn create(device: &dyn BlockMedium, image_bytes: u64, uuid: [u8; 16]) -> Result<(), JournalError> {
-        let smallest = Layout::new(image_bytes, MIN_LOG_BYTES).ok_or_else(|| OpenError::InvalidSize {
-            path: PathBuf::from(device.name()),
-            size_bytes: image_bytes,
-        })?;
-        let layout = Layout::filling(device.blocks(), image_bytes)
-            .filter(|layout| layout.log_bytes() >= least_log_bytes(layout))
-            .ok_or_else(|| {
-                let least = least_log_bytes(&smallest).max(MIN_LOG_BYTES);
-                JournalError::too_short(device, smallest.log().0 + least.div_ceil(BLOCK_SIZE))
-            })?;
+    /// A device too small for the layout; the device's.
+    pub fn create(device: &dyn BlockMedium, layout: Layout, uuid: [u8; 16]) -> Result<(), JournalError> {
+        assert!(
+            layout.log_bytes() >= Self::least_log_bytes(layout.image_bytes()),
+            "a log too short for home rounds"
+        );
+        if layout.total_blocks() > device.blocks() {
+            return Err(JournalError::too_short(device, layout.total_blocks()));
+        }
         let zeros = [AlignedBlock::zeroed()];
         device.write_durable(&ANCHOR_COPIES.map(|copy| (copy, zeros.as_slice())))?;
         let none = vec![0; terrace_format::journal::TABLE_ENTRIES];
@@ -153,7 +154,7 @@ impl JournaledPm {
         for number in [1, 2] {
             let anchor = Anchor {
                 uuid,
-                image_bytes,
+                image_bytes: layout.image_bytes(),
                 log_bytes: layout.log_bytes(),
                 number,
                 epoch: 1,
