@@ -133,6 +133,8 @@ pub struct Config {
     pub trouble: Trouble,
     /// A PM medium on which only `persist` makes durable.
     pub persist_only: bool,
+    /// Tier 0 is in DRAM with a journal on a device; only `persist` makes it durable.
+    pub journaled: bool,
     /// The file map of the pool; see [`Config::file_map`].
     pub map: MapKind,
 }

@@ -36,6 +36,7 @@ pub const BASE: Config = Config {
     trouble: Trouble::NONE,
     relatime: true,
     persist_only: false,
+    journaled: false,
     map: MapKind::Radix,
 };
 
@@ -47,6 +48,9 @@ const FULL: Tree = Tree { most_blocks: 860, files: 60, fills: true, ..BASE.tree 
 
 /// Power fails anywhere; images are judged after each loss of power.
 const POWER: Config = Config { name: "power", trouble: Trouble::POWER, relatime: false, ..BASE };
+
+/// Power fails anywhere; tier 0 has a journal.
+const JOURNALED: Config = Config { name: "power-journaled", journaled: true, persist_only: true, ..POWER };
 
 /// Writes without O_SYNC wait in DRAM. Access times are off, because a crash would lose them.
 pub const DRAM: Config =
@@ -160,6 +164,12 @@ pub const CONFIGS: &[Config] = &[
     },
     Config { name: "power-full", device_blocks: 512, tree: FULL, ..POWER },
     Config { name: "power-persist", persist_only: true, ..POWER },
+    JOURNALED,
+    Config { name: "power-journaled-dram", home: Some(Home::Block), buffer: Buffer::BELOW, ..JOURNALED },
+    Config { name: "power-journaled-lazy", buffer: Buffer::LAZY, ..JOURNALED },
+    Config { name: "power-journaled-tiers", journaled: true, persist_only: true, ..POWER_TIERS },
+    Config { name: "power-journaled-full", device_blocks: 512, tree: FULL, ..JOURNALED },
+    Config { name: "power-journaled-metadata", journaled: true, persist_only: true, ..METADATA },
     Config { name: "power-small", tree: FEW, ..POWER },
     // A lying flush loses metadata pages on a device; here all metadata stays in PM.
     Config {

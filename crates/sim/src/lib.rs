@@ -21,6 +21,7 @@ pub mod config;
 pub mod counts;
 pub mod drivers;
 pub mod findings;
+mod journal;
 pub(crate) mod judges;
 pub mod kinds;
 pub mod media;

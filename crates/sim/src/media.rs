@@ -1,5 +1,6 @@
 //! The pool's media: recorded PM and simulated devices that share a crash clock.
 
+use crate::journal::Journal;
 use crate::old_content;
 use crate::subsets::{NEWEST, Random};
 use std::cell::RefCell;
@@ -18,8 +19,10 @@ use terrace_media::{BlockMedium, PmMedium};
 /// The states that a crash at one moment can leave.
 #[derive(Clone)]
 pub struct Moment {
-    /// Persistent memory.
+    /// Persistent memory; empty of a journaled tier 0.
     pub pm: CrashSnapshot,
+    /// The journal device of a journaled tier 0.
+    pub journal: Option<DeviceSnapshot>,
     /// The devices of the lower tiers.
     pub devices: Vec<DeviceSnapshot>,
     /// Passes of the changed ordering point so far.
@@ -40,6 +43,8 @@ impl Moment {
 pub struct Setup {
     /// On PM `order` orders stores, and only `persist` makes them durable.
     pub persist_only: bool,
+    /// Tier 0 is in DRAM with a journal on a device.
+    pub journaled: bool,
     /// An ordering point that is left out or weakened.
     pub change: Option<(OrderingPoint, Change)>,
     /// The ordering points passed, and the number of passes.
@@ -50,8 +55,10 @@ pub struct Setup {
 pub struct Media {
     /// Numbers the persistence events of all media.
     pub clock: Arc<CrashClock>,
-    /// Persistent memory.
+    /// Persistent memory; without bytes where tier 0 is journaled.
     pub pm: Arc<RecordedPm>,
+    /// The journaled tier 0.
+    pub journal: Option<Journal>,
     /// The devices of the lower tiers.
     pub devices: Vec<Arc<SimulatedDevice>>,
     setup: Setup,
@@ -80,20 +87,41 @@ impl Media {
         setup: &Setup,
     ) -> Media {
         let clock = CrashClock::new();
+        let pm: PmImage = pm.into();
+        if setup.journaled {
+            return Media::from_journal(Journal::image_of(&pm), devices, setup);
+        }
         let pm = RecordedPm::with_clock(pm, &clock);
-        Media::with(clock, pm, devices, setup)
+        Media::with(clock, (pm, None), devices, setup)
+    }
+
+    /// Media with a journaled tier 0 whose device has this content.
+    fn from_journal(
+        journal: DeviceImage,
+        devices: impl IntoIterator<Item = DeviceImage>,
+        setup: &Setup,
+    ) -> Media {
+        let clock = CrashClock::new();
+        let pm = RecordedPm::with_clock(vec![], &clock);
+        let journal = Journal::new(journal, &clock);
+        Media::with(clock, (pm, Some(journal)), devices, setup)
     }
 
     /// The media at a moment when the daemon has died and the machine runs on.
     pub fn resumed(moment: &Moment, setup: &Setup) -> Media {
+        let devices = moment.device_images(DeviceSnapshot::image_all);
+        // Stores that no commit has written go with the daemon's memory.
+        if let Some(journal) = &moment.journal {
+            return Media::from_journal(journal.image_all(), devices, setup);
+        }
         let clock = CrashClock::new();
         let pm = RecordedPm::resumed(&moment.pm, &clock);
-        Media::with(clock, pm, moment.device_images(DeviceSnapshot::image_all), setup)
+        Media::with(clock, (pm, None), devices, setup)
     }
 
     fn with(
         clock: Arc<CrashClock>,
-        pm: RecordedPm,
+        (pm, journal): (RecordedPm, Option<Journal>),
         devices: impl IntoIterator<Item = DeviceImage>,
         setup: &Setup,
     ) -> Media {
@@ -103,19 +131,32 @@ impl Media {
         let name = |index: usize| format!("device{index}");
         let device = |(index, image)| Arc::new(SimulatedDevice::with_clock(&name(index), image, &clock));
         let devices = devices.into_iter().enumerate().map(device).collect();
-        Media { clock, pm, devices, setup: setup.clone() }
+        Media { clock, pm, journal, devices, setup: setup.clone() }
+    }
+
+    /// Tier 0.
+    pub fn tier0(&self) -> Arc<dyn PmMedium> {
+        match &self.journal {
+            Some(journal) => journal.medium(),
+            None => self.pm.clone(),
+        }
+    }
+
+    /// The content of tier 0 that programs see.
+    pub fn tier0_content(&self) -> PmImage {
+        self.journal.as_ref().map_or_else(|| self.pm.visible_image(), Journal::content)
     }
 
     /// The media in the form that the engine takes.
     pub fn pool(&self) -> PoolMedia {
-        let pm: Arc<dyn PmMedium> = self.pm.clone();
+        let pm = self.tier0();
         let devices = self.devices.iter().map(|device| device.clone() as Arc<dyn BlockMedium>);
         PoolMedia { pm, block: devices.collect() }
     }
 
     /// `terrace check --data` of the pool as it is.
     pub fn check(&self) -> Report {
-        let pm: Arc<dyn PmMedium> = self.pm.clone();
+        let pm = self.tier0();
         let device = self.devices.iter().map(|device| Some(device.clone() as Arc<dyn BlockMedium>));
         let options = Options { read_cold: true, ..Default::default() };
         check(&PoolView::new(pm, device.collect()), &options)
@@ -123,7 +164,7 @@ impl Media {
 
     /// Fills every block that the new pool does not use with old content.
     pub fn grow_old(&mut self, geometry: &Geometry) {
-        let mut pm = self.pm.visible_image();
+        let mut pm = self.tier0_content();
         let mut devices = self.device_images();
         old_content::fill(geometry, &mut pm, &mut devices);
         *self = Media::from_images(pm, devices, &self.setup.clone());
@@ -141,21 +182,29 @@ impl Media {
 
     /// A camera for these media.
     pub fn camera(&self) -> Camera {
-        Camera { clock: Arc::clone(&self.clock), pm: Arc::clone(&self.pm), devices: self.devices.clone() }
+        let journal = self.journal.as_ref().map(|journal| Arc::clone(&journal.device));
+        Camera {
+            clock: Arc::clone(&self.clock),
+            pm: Arc::clone(&self.pm),
+            journal,
+            devices: self.devices.clone(),
+        }
     }
 
     /// The moment at which power failed, if it has failed.
     pub fn take_moment(&self) -> Option<Moment> {
         let pm = self.pm.take_snapshot()?;
         let changed = self.clock.ordering().changed_count();
+        let journal = self.journal.as_ref().and_then(|journal| journal.device.take_snapshot());
         let devices = self.devices.iter().filter_map(|device| device.take_snapshot()).collect();
-        Some(Moment { pm, devices, changed, before_persist: false })
+        Some(Moment { pm, journal, devices, changed, before_persist: false })
     }
 
     /// A hash of all content.
     pub fn hash(&self) -> u64 {
         let mut turn = 0;
-        self.device_images().iter().fold(self.pm.visible_image().hash(), |hash, image| {
+        let journal = self.journal.as_ref().map_or(0, |journal| journal.device.visible_image().hash());
+        self.device_images().iter().fold(self.pm.visible_image().hash() ^ journal, |hash, image| {
             turn += 17;
             hash ^ image.hash().rotate_left(turn)
         })
@@ -183,12 +232,23 @@ impl Media {
                 _ => device.image_random(seed),
             }
         });
+        if let Some(journal) = &moment.journal {
+            let journal = match seed % 4 {
+                0 => journal.image_none(),
+                1 => journal.image_all(),
+                _ => journal.image_random(seed),
+            };
+            return Media::from_journal(journal, devices, setup);
+        }
         Media::from_images(pm, devices, setup)
     }
 
     /// The media that a crash may leave in which the log is ahead of the data: all lines before the pool of PM blocks are newest,
     /// and of the lines in these blocks none are, or all but few, by seed. A record that is durable before its data shows.
     pub fn with_record_ahead(moment: &Moment, seed: u64, setup: &Setup) -> Media {
+        if moment.journal.is_some() {
+            return Media::after(moment, seed, setup);
+        }
         let (newest, mut random) = (moment.pm.in_epoch(u64::MAX), Random(seed));
         let medium = RecordedPm::from_image(newest.durable.clone());
         let superblock = read_superblock(&medium, true).map(|(superblock, _)| superblock);
@@ -217,6 +277,7 @@ impl Media {
 pub struct Camera {
     clock: Arc<CrashClock>,
     pm: Arc<RecordedPm>,
+    journal: Option<Arc<SimulatedDevice>>,
     devices: Vec<Arc<SimulatedDevice>>,
 }
 
@@ -225,7 +286,8 @@ impl Camera {
     pub fn now(&self) -> Moment {
         let changed = self.clock.ordering().changed_count();
         let devices = self.devices.iter().map(|device| device.snapshot()).collect();
-        Moment { pm: self.pm.snapshot(), devices, changed, before_persist: false }
+        let journal = self.journal.as_ref().map(|device| device.snapshot());
+        Moment { pm: self.pm.snapshot(), journal, devices, changed, before_persist: false }
     }
 
     /// The moments before each event of `run`, and the moment after the last event.
@@ -233,11 +295,13 @@ impl Camera {
         let (sender, receiver) = mpsc::channel();
         let (clock, pm) = (Arc::downgrade(&self.clock), Arc::downgrade(&self.pm));
         let devices: Vec<_> = self.devices.iter().map(Arc::downgrade).collect();
+        let journal = self.journal.as_ref().map(Arc::downgrade);
         self.clock.on_event(Some(Box::new(move |event| {
             let (Some(clock), Some(pm)) = (clock.upgrade(), pm.upgrade()) else { return };
             let devices = devices.iter().filter_map(Weak::upgrade).collect();
+            let journal = journal.as_ref().and_then(Weak::upgrade);
             let before_persist = event.kind == EventKind::Persist;
-            let _ = sender.send(Moment { before_persist, ..Camera { clock, pm, devices }.now() });
+            let _ = sender.send(Moment { before_persist, ..Camera { clock, pm, journal, devices }.now() });
         })));
         let result = run();
         self.clock.on_event(None);

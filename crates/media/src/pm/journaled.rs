@@ -120,6 +120,11 @@ impl JournaledPm {
         Ok(())
     }
 
+    /// Whether an orderly close has ended it, or it only reads.
+    pub fn is_closed(&self) -> bool {
+        !self.writable.load(Ordering::Relaxed)
+    }
+
     /// An error once the medium has failed or is closed.
     fn refuse_stores(&self) -> Result<(), MediaError> {
         if !self.writable.load(Ordering::Relaxed) {

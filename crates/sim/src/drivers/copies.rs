@@ -18,7 +18,7 @@ pub fn explore(effort: Effort, persist_only: bool, wrong: Wrong) -> Explored {
     judged(|explored| {
         let world = World::new(Config { device_blocks: 0, ..SMALL }, 1, Setup::default());
         world.borrow_mut().leave_a_file();
-        let pm = world.borrow().pool.media.pm.visible_image().to_vec();
+        let pm = world.borrow().pool.media.tier0_content().to_vec();
         for (index, copy) in SUPERBLOCK_COPIES.into_iter().enumerate() {
             let mut damaged = pm.clone();
             damaged[copy.offset().0 as usize + 200] ^= 1;
@@ -34,7 +34,7 @@ pub fn explore_order(effort: Effort, persist_only: bool, wrong: Wrong) -> Explor
     judged(|explored| {
         let world = World::new(SMALL, 1, Setup::default());
         world.borrow_mut().leave_a_file();
-        let pm = world.borrow().pool.media.pm.visible_image().to_vec();
+        let pm = world.borrow().pool.media.tier0_content().to_vec();
         for damaged in [None, Some(SUPERBLOCK_COPIES[0]), Some(SUPERBLOCK_COPIES[1])] {
             let mut pm = pm.clone();
             if let Some(copy) = damaged {

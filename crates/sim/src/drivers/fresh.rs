@@ -31,7 +31,7 @@ fn run(effort: Effort, setup: &Setup, explored: &mut Explored) {
     let (pm, device) = {
         let mut world = world.borrow_mut();
         world.leave_a_file();
-        (world.pool.media.pm.visible_image(), world.pool.media.device_images().pop())
+        (world.pool.media.tier0_content(), world.pool.media.device_images().pop())
     };
     let header = device.as_ref().map(|device| device.block(DeviceBlock(0)));
     let media = Media::from_images(pm, device, setup);

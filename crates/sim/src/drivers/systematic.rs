@@ -92,7 +92,7 @@ pub fn explore_on(known: &Shared, case: &[Act], effort: Effort, seed: u64, wrong
         let devices = now.pool.media.device_images();
         let setup =
             Setup { persist_only: now.config.persist_only, change: wrong.ordering, ..Setup::default() };
-        let world = now.fork(Media::from_images(now.pool.media.pm.visible_image(), devices, &setup));
+        let world = now.fork(Media::from_images(now.pool.media.tier0_content(), devices, &setup));
         plant(wrong.mistake);
         world.borrow_mut().begin_quiet();
         run_case(&world, case, Effort { quiet: false, ..effort }, seed, explored);
@@ -251,7 +251,7 @@ fn persists(action: &Action) -> bool {
 /// A copy of the world on media of its own, from which judgements start.
 fn copy(world: &Shared, setup: &Setup) -> Shared {
     let now = world.borrow();
-    now.fork(Media::from_images(now.pool.media.pm.visible_image(), now.pool.media.device_images(), setup))
+    now.fork(Media::from_images(now.pool.media.tier0_content(), now.pool.media.device_images(), setup))
 }
 
 /// The pool of all cases, unmounted in order.

@@ -161,7 +161,7 @@ impl World {
 }
 
 fn copy(media: &Media) -> Media {
-    Media::from_images(media.pm.visible_image(), media.device_images(), media.setup())
+    Media::from_images(media.tier0_content(), media.device_images(), media.setup())
 }
 
 fn has_word(structure: Structure) -> bool {

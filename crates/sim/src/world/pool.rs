@@ -74,7 +74,7 @@ impl Pool {
     pub fn mount(&self, media: &Media) -> Arc<Engine> {
         bounds::begin();
         narrow::set_name_hash_bits(self.config.hash_bits);
-        let (superblock, warning) = read_superblock(&*media.pm, true).unwrap();
+        let (superblock, warning) = read_superblock(&*media.tier0(), true).unwrap();
         assert_eq!(warning, None);
         let clock: Arc<dyn Clock> = self.clock.clone();
         let before = media.pm.bytes_read();

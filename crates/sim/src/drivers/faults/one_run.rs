@@ -78,7 +78,7 @@ pub(super) fn run(known: &Shared, act: &Act, kind: Kind, after: u64, setup: &Set
 pub(super) fn begin(known: &Shared, setup: &Setup) -> Shared {
     let media = {
         let known = known.borrow();
-        Media::from_images(known.pool.media.pm.visible_image(), known.pool.media.device_images(), setup)
+        Media::from_images(known.pool.media.tier0_content(), known.pool.media.device_images(), setup)
     };
     let world = known.borrow().fork(media);
     world.borrow_mut().begin_quiet();
