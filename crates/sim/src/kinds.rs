@@ -167,7 +167,14 @@ pub const CONFIGS: &[Config] = &[
     JOURNALED,
     Config { name: "power-journaled-dram", home: Some(Home::Block), buffer: Buffer::BELOW, ..JOURNALED },
     Config { name: "power-journaled-lazy", buffer: Buffer::LAZY, ..JOURNALED },
-    Config { name: "power-journaled-tiers", journaled: true, persist_only: true, ..POWER_TIERS },
+    // Without users' movements: a tier pin of a tree is many transactions, of which such PM may keep any prefix.
+    Config {
+        name: "power-journaled-tiers",
+        journaled: true,
+        persist_only: true,
+        by_hand: false,
+        ..POWER_TIERS
+    },
     Config { name: "power-journaled-full", device_blocks: 512, tree: FULL, ..JOURNALED },
     Config { name: "power-journaled-metadata", journaled: true, persist_only: true, ..METADATA },
     Config { name: "power-small", tree: FEW, ..POWER },

@@ -96,7 +96,7 @@ impl Media {
     }
 
     /// Media with a journaled tier 0 whose device has this content.
-    fn from_journal(
+    pub fn from_journal(
         journal: DeviceImage,
         devices: impl IntoIterator<Item = DeviceImage>,
         setup: &Setup,

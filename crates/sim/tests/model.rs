@@ -176,6 +176,17 @@ fn persist() {
     check(kind("power-persist"), 15_000);
 }
 
+/// The same with a journaled tier 0: power fails in commits, in home rounds and in openings.
+#[test]
+fn journaled() {
+    for name in ["power-journaled", "power-journaled-dram", "power-journaled-tiers"] {
+        check(kind(name), 4_000);
+    }
+    for name in ["power-journaled-lazy", "power-journaled-full", "power-journaled-metadata"] {
+        check(kind(name), 2_000);
+    }
+}
+
 /// The lower tier fails, stalls, vanishes, lies; no operation ever answers wrong bytes.
 #[test]
 fn faults() {

@@ -89,6 +89,18 @@ fn lazy_writes() {
     assert!(states > 50_000, "{states}");
 }
 
+/// Operations on a pool whose tier 0 has a journal, each with a commit and a home round behind it; crashes in openings too.
+#[test]
+fn journaled() {
+    let config = Config { name: "systematic-journaled", journaled: true, persist_only: true, ..SMALL };
+    let (singles, pairs) = cases();
+    let effort = Effort { samples: 6, stride: 1, quiet: true, recoveries: 1, ..Effort::NONE };
+    let mut states = run(config, &singles, effort);
+    let pairs: Vec<Case> = pairs.into_iter().step_by(6).collect();
+    states += run(config, &pairs, Effort { samples: 3, stride: 2, quiet: false, recoveries: 0, ..effort });
+    assert!(states > 3_000, "{states}");
+}
+
 /// Two tiers of two devices each: requested movements and tier pins, with the acts before and after them.
 #[test]
 fn moves_by_hand() {

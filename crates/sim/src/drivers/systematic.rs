@@ -8,6 +8,7 @@ use crate::bounds;
 use crate::config::Config;
 use crate::drivers::acts::{Act, populate};
 use crate::drivers::run::Wrong;
+use crate::journal::Journal;
 use crate::media::{Media, Moment, Setup, soon_after_change};
 use crate::subsets::{Choice, NEWEST, Random, all_subsets, any_states, some_subsets};
 use crate::world::{Shared, World};
@@ -90,8 +91,8 @@ pub fn explore_on(known: &Shared, case: &[Act], effort: Effort, seed: u64, wrong
     judged(|explored| {
         let now = known.borrow();
         let devices = now.pool.media.device_images();
-        let setup =
-            Setup { persist_only: now.config.persist_only, change: wrong.ordering, ..Setup::default() };
+        let Config { persist_only, journaled, .. } = now.config;
+        let setup = Setup { persist_only, journaled, change: wrong.ordering, ..Setup::default() };
         let world = now.fork(Media::from_images(now.pool.media.tier0_content(), devices, &setup));
         plant(wrong.mistake);
         world.borrow_mut().begin_quiet();
@@ -133,7 +134,11 @@ fn run_case(world: &Shared, case: &[Act], effort: Effort, seed: u64, explored: &
     let camera = world.borrow().pool.media.camera();
     explored.passed = passed_points(world);
     world.borrow().pool.media.clock.ordering().forget();
-    let (moments, states) = camera.film(|| apply_last(world, &last.action, seed));
+    let (moments, states) = camera.film(|| {
+        let states = apply_last(world, &last.action, seed);
+        settle_journal(world);
+        states
+    });
     explored.points = passed_points(world);
     explored.passed.extend(explored.points.clone());
     explored.events = moments.len() as u64;
@@ -187,7 +192,10 @@ fn crash_recovery(
 ) -> Result<(), String> {
     let devices = moment.device_images(DeviceSnapshot::image_all);
     let setup = known.borrow().pool.media.setup().clone();
-    let fork = known.borrow().fork(Media::from_images(moment.pm.image_newest(), devices, &setup));
+    let fork = known.borrow().fork(match &moment.journal {
+        Some(journal) => Media::from_journal(journal.image_all(), devices, &setup),
+        None => Media::from_images(moment.pm.image_newest(), devices, &setup),
+    });
     let camera = fork.borrow().pool.media.camera();
     let (moments, ()) = camera.film(|| fork.borrow().pool.only_mount());
     for index in of_second(&moments, &setup, effort) {
@@ -302,6 +310,9 @@ fn judge_moment(
     if effort.samples == 0 {
         return Ok(());
     }
+    if let Some(journal) = &moment.journal {
+        return judge_journal(world, (journal, moment), states, effort, seed, seen, explored);
+    }
     let newest = moment.pm.in_epoch(u64::MAX);
     let all = all_subsets(&newest, effort.lines);
     *(if all.is_some() { &mut explored.all } else { &mut explored.sampled }) += 1;
@@ -328,6 +339,50 @@ fn judge_moment(
         let lines = narrow.pending.len();
         let choices = vec![vec![0; lines], vec![NEWEST; lines], any_states(&narrow, &mut random)];
         judge_images(world, &narrow, &choices, &devices, states, seen, explored)?;
+    }
+    Ok(())
+}
+
+/// A commit and a whole home round of a journaled tier 0: few operations ask its device for anything.
+fn settle_journal(world: &Shared) {
+    let medium = world.borrow().pool.media.journal.as_ref().map(Journal::medium);
+    if let Some(medium) = medium.filter(|medium| !medium.is_closed()) {
+        let _ = medium.persist().and_then(|()| medium.advance(usize::MAX));
+    }
+}
+
+/// Judges images of the journal device of a moment, each with the devices below in one state, each distinct image once.
+fn judge_journal(
+    world: &Shared,
+    (journal, moment): (&DeviceSnapshot, &Moment),
+    states: &[CrashState],
+    effort: Effort,
+    seed: u64,
+    seen: &mut HashSet<u64>,
+    explored: &mut Explored,
+) -> Result<(), String> {
+    let mut random = Random(seed);
+    let mut images = vec![journal.image_none(), journal.image_all()];
+    let undecided =
+        journal.unflushed_count() + moment.devices.iter().map(DeviceSnapshot::unflushed_count).sum::<usize>();
+    if undecided > 0 {
+        images.extend((0..effort.samples as u64).map(|turn| journal.image_random(seed + turn)));
+    }
+    for (turn, image) in images.into_iter().enumerate() {
+        let devices = moment.device_images(|device| match random.below(3) {
+            0 => device.image_none(),
+            1 => device.image_all(),
+            _ => device.image_random(seed + turn as u64),
+        });
+        let of_devices = devices.iter().fold(0, |all: u64, image| all.rotate_left(17) ^ image.hash());
+        if !seen.insert(image.hash() ^ of_devices.rotate_left(17)) {
+            continue;
+        }
+        explored.states += 1;
+        let setup = world.borrow().pool.media.setup().clone();
+        let fork = world.borrow().fork(Media::from_journal(image, devices, &setup));
+        let judged = crate::findings::caught(|| fork.borrow_mut().look_and_leave(states));
+        judged.map_err(|error| format!("journal image {turn}, {undecided} blocks undecided: {error}"))?;
     }
     Ok(())
 }
