@@ -1,6 +1,6 @@
 //! Reads tables and home into the image of a journal that is opened.
 
-use super::open::JournalError;
+use super::error::JournalError;
 use crate::block::{AlignedBlock, BlockRead, Buffer};
 use crate::pm::RamPm;
 use crate::{BlockMedium, MediaError, PmMedium};
@@ -62,7 +62,7 @@ pub(super) fn load_home(
     device: &dyn BlockMedium,
     layout: &Layout,
     uuid: &[u8; 16],
-    checksums: &mut [u32],
+    checksums: &[u32],
     image: &RamPm,
 ) -> Result<Loaded, JournalError> {
     let mut loaded = Loaded { torn: Vec::new(), unreadable: Vec::new() };

@@ -4,24 +4,20 @@
 //! their entries in order; an anchor with a new epoch, durable before the first store. A crash inside changes nothing, as
 //! opening writes that anchor alone.
 
-use super::commit::{Boundary, Commit};
-use super::dirty::DirtyPages;
-use super::home::{Home, copy_of, least_log_bytes};
+use super::error::JournalError;
+use super::home::{Home, HomeState, copy_of, least_log_bytes};
+use super::image::Image;
 use super::load::{Loaded, load_home, load_tables};
+use super::log::{Boundary, Log};
+use super::medium::{Found, JournaledPm};
 use super::replay::{LogEnd, replay};
 use super::ring::{MIN_RING_BYTES, Ring};
-use super::step::Timer;
-use super::{JournaledPm, PageLock};
 use crate::block::AlignedBlock;
-use crate::pm::RamPm;
-use crate::{BlockMedium, MediaError, OpenError, PmMedium, memory_available};
+use crate::{BlockMedium, MediaError, PmMedium, memory_available};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use terrace_format::journal::{ANCHOR_COPIES, Anchor, Layout, MIN_LOG_BYTES, RefusedAnchor, encode_table};
-use terrace_format::{BLOCK_SIZE, Corrupt, PmOffset};
-use terrace_runtime::sync::Mutex;
-use terrace_runtime::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use terrace_runtime::thread::Waker;
+use terrace_format::{BLOCK_SIZE, PmOffset};
 
 /// Memory that the image leaves to everybody else.
 const MEMORY_RESERVE_BYTES: u64 = 256 << 20;
@@ -53,71 +49,6 @@ pub struct OpenedJournal {
     pub healed: u64,
     /// Pages that are damaged in home: their reads fail.
     pub condemned: u64,
-}
-
-/// A journal that cannot be made or opened.
-#[derive(Debug, thiserror::Error)]
-pub enum JournalError {
-    /// No anchor.
-    #[error("{device}: has no journal; `terrace mkfs --journal` makes one")]
-    NotAJournal {
-        /// The device.
-        device: String,
-    },
-    /// An anchor of another version.
-    #[error("{device}: the journal has version {version}, this program knows version 1")]
-    Version {
-        /// The device.
-        device: String,
-        /// The version.
-        version: u32,
-    },
-    /// Damage that opening cannot mend.
-    #[error("{device}: {damage}")]
-    Damaged {
-        /// The device.
-        device: String,
-        /// The damage.
-        damage: Corrupt,
-    },
-    /// The device is shorter than the journal.
-    #[error("{device}: has {found} bytes, the journal needs {needed}; is it a copy that was cut off?")]
-    TooShort {
-        /// The device.
-        device: String,
-        /// Bytes of the device.
-        found: u64,
-        /// Bytes of the journal.
-        needed: u64,
-    },
-    /// The image does not fit into the memory that is available.
-    #[error("{device}: tier 0 needs {needed} bytes of memory, {available} are available")]
-    NoMemory {
-        /// The device.
-        device: String,
-        /// Bytes of the image.
-        needed: u64,
-        /// Bytes available.
-        available: u64,
-    },
-    /// The operating system refused the memory.
-    #[error(transparent)]
-    Open(#[from] OpenError),
-    /// The device failed.
-    #[error(transparent)]
-    Media(#[from] MediaError),
-}
-
-impl JournalError {
-    fn too_short(device: &dyn BlockMedium, needed_blocks: u64) -> JournalError {
-        let bytes = |blocks: u64| blocks.saturating_mul(BLOCK_SIZE);
-        let device_name = device.name().to_string();
-        JournalError::TooShort {
-            device: device_name,
-            found: bytes(device.blocks()),
-            needed: bytes(needed_blocks),
-        }
-    }
 }
 
 impl JournaledPm {
@@ -184,30 +115,29 @@ impl JournaledPm {
         if layout.total_blocks() > device.blocks() {
             return Err(JournalError::too_short(&*device, layout.total_blocks()));
         }
-        let pages = layout.pages();
-        let needed = layout.image_bytes() + DirtyPages::bytes(pages) + options.ring_bytes;
+        let needed = Image::memory_bytes(layout.image_bytes()) + options.ring_bytes;
         if let Some(available) = memory_available()
             && needed.saturating_add(MEMORY_RESERVE_BYTES) > available
         {
             return Err(JournalError::NoMemory { device: device.name().to_string(), needed, available });
         }
-        let image = RamPm::anonymous(layout.image_bytes() + DirtyPages::bytes(pages))?;
-        let dirty = DirtyPages::new(layout.image_bytes(), pages);
-        let mut checksums = load_tables(&*device, &layout, &anchor)?;
-        let Loaded { torn, unreadable } = load_home(&*device, &layout, &anchor.uuid, &mut checksums, &image)?;
+        let image = Image::new(layout.image_bytes())?;
+        let checksums = load_tables(&*device, &layout, &anchor)?;
+        let Loaded { torn, unreadable } =
+            load_home(&*device, &layout, &anchor.uuid, &checksums, &image.memory)?;
         let LogEnd { end, batches, going_home } = if anchor.clean {
             LogEnd::of_clean(&anchor)
         } else {
-            replay(&*device, &layout, &anchor, &image, &dirty)?
+            replay(&*device, &layout, &anchor, &image)?
         };
         let (healed, mut condemned): (BTreeSet<u64>, BTreeSet<u64>) =
             torn.into_iter().partition(|page| going_home.contains(page));
         // Each was stored to behind the anchor, so the log has marked it; a page that is not in home must stay dirty.
-        healed.iter().for_each(|page| dirty.mark(&image, *page));
+        healed.iter().for_each(|page| image.mark(*page));
         condemned.extend(unreadable);
         for page in &condemned {
             tracing::error!("{}: page {page} of tier 0 is damaged; its reads fail", device.name());
-            image.condemn(PmOffset(page * BLOCK_SIZE), BLOCK_SIZE);
+            image.memory.condemn(PmOffset(page * BLOCK_SIZE), BLOCK_SIZE);
         }
         let epoch = anchor.epoch + u64::from(!options.read_only);
         let opened =
@@ -216,64 +146,21 @@ impl JournaledPm {
             write_anchor(&*device, &opened)?;
         }
         let every = || (0..layout.table_blocks()).collect::<BTreeSet<u64>>();
-        let home = Home {
+        let home = HomeState {
             checksums,
             table: anchor.table,
             // Which blocks of the other table are older is not known.
             stale: if anchor.table == 0 { [BTreeSet::new(), every()] } else { [every(), BTreeSet::new()] },
             number: opened.number,
-            start: anchor.start,
             unsure: None,
             round: None,
         };
-        let pm = JournaledPm {
-            image,
-            device,
-            layout,
-            uuid: anchor.uuid,
-            epoch,
-            ring: Ring::new(options.ring_bytes.max(MIN_RING_BYTES), end.position),
-            dirty,
-            pages: Box::new(std::array::from_fn(|_| PageLock::default())),
-            commit: Commit::new(end),
-            home: Mutex::new(home),
-            log_start: AtomicU64::new(anchor.start),
-            writable: AtomicBool::new(!options.read_only),
-            fences: AtomicU64::new(0),
-            lines: AtomicU64::new(0),
-            home_pages: AtomicU64::new(0),
-            healed: healed.len() as u64,
-            condemned: condemned.len() as u64,
-            timer: Mutex::new(Timer::new(options.journal_ms)),
-            waker: Waker::new(),
-        };
-        pm.set_log_start(anchor.start);
+        let ring = Ring::new(options.ring_bytes.max(MIN_RING_BYTES), end.position);
+        let log = Log::new((device, layout), (anchor.uuid, epoch), ring, end);
+        let home = Home::new(home, &log, anchor.start);
+        let found = Found { healed: healed.len() as u64, condemned: condemned.len() as u64 };
+        let pm = JournaledPm::new((image, log, home), options.journal_ms, !options.read_only, found);
         Ok(OpenedJournal { pm, batches, healed: healed.len() as u64, condemned: condemned.len() as u64 })
-    }
-
-    /// The end of an orderly unmount: all pages go home, and the anchor says that no batch follows. No store succeeds
-    /// afterwards.
-    ///
-    /// # Errors
-    /// The device's: the next opening replays the log.
-    pub(super) fn end(&self) -> Result<(), MediaError> {
-        if !self.writable.swap(false, Ordering::SeqCst) {
-            return Ok(());
-        }
-        self.commit_to(self.ring.tail())?;
-        self.complete_round()?;
-        let mut home = self.home.lock();
-        let boundary = self.want_boundary();
-        self.wait_for_stores();
-        self.commit_to(boundary)?;
-        let left = self.dirty.list(&self.image, 0, 1);
-        let (Some((end, acknowledged)), true) = (self.boundary(), left.is_empty()) else {
-            // A store was under way beside this call; its page goes home after the next opening.
-            return Ok(());
-        };
-        let table = home.table;
-        home.unsure = Some(self.anchor(&home, end, acknowledged, table, true));
-        self.settle_anchor(&mut home)
     }
 }
 

@@ -3,11 +3,10 @@
 //! The log ends at the first batch that is not valid. An unreadable block at that place is no end, but damage (T3). So is a
 //! place that was acknowledged: the anchor or a later batch proves it.
 
-use super::commit::Boundary;
-use super::dirty::DirtyPages;
-use super::open::JournalError;
+use super::error::JournalError;
+use super::image::Image;
+use super::log::Boundary;
 use crate::block::{AlignedBlock, BlockRead, Buffer, bytes_of};
-use crate::pm::RamPm;
 use crate::{BlockMedium, PmMedium};
 use std::collections::BTreeSet;
 use terrace_format::journal::{Anchor, BatchHeader, EntryKind, Layout, MAX_BATCH_BYTES, entries};
@@ -109,8 +108,7 @@ pub(super) fn replay(
     device: &dyn BlockMedium,
     layout: &Layout,
     anchor: &Anchor,
-    image: &RamPm,
-    dirty: &DirtyPages,
+    image: &Image,
 ) -> Result<LogEnd, JournalError> {
     let mut window = Window::new(device, layout);
     let end = Boundary { position: anchor.start, sequence: anchor.sequence, previous: anchor.previous };
@@ -135,9 +133,9 @@ pub(super) fn replay(
             match entry.kind {
                 EntryKind::Store => {
                     for page in entry.offset.0 / BLOCK_SIZE..=last_page(entry.offset.0, entry.bytes.len()) {
-                        dirty.mark(image, page);
+                        image.mark(page);
                     }
-                    image.store(entry.offset, entry.bytes)?;
+                    image.memory.store(entry.offset, entry.bytes)?;
                 }
                 EntryKind::GoingHome => note_pages(&mut log.going_home, entry.bytes, layout.pages()),
             }

@@ -7,7 +7,7 @@
 //! No store reserves a place whose memory holds a batch that is not acknowledged, or whose block of the log an anchor still
 //! needs: the room is looked at under a page lock, and [`MARGIN_BYTES`] covers every thread that passed the look.
 
-use super::PAGE_LOCKS;
+use super::image::PAGE_LOCKS;
 use crate::block::AlignedBlock;
 use std::cell::UnsafeCell;
 use terrace_format::BLOCK_SIZE;

@@ -1,4 +1,4 @@
-//! Commits: batches become durable (J5).
+//! The log: batches become durable in commits (J5).
 //!
 //! A caller of `persist` waits until everything before its call is acknowledged. The caller that finds no commit under way
 //! is the leader: it closes the open batch and writes it in its own thread, while later stores gather in the next batch.
@@ -6,13 +6,14 @@
 //! Invariants: batches are written in the order of their positions, and a batch is acknowledged after all earlier batches.
 //! After a failure nothing is acknowledged any more. Lock order: the state comes last.
 
-use super::JournaledPm;
+use super::image::Image;
+use super::ring::Ring;
 use crate::block::{Run, bytes_of};
-use crate::{DeviceError, MediaError};
+use crate::{BlockMedium, DeviceError, MediaError};
 use std::collections::VecDeque;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use terrace_format::BLOCK_SIZE;
-use terrace_format::journal::{BATCH_HEADER_BYTES, BatchHeader, MAX_BATCH_BYTES};
+use terrace_format::journal::{BATCH_HEADER_BYTES, BatchHeader, Layout, MAX_BATCH_BYTES};
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 use terrace_runtime::sync::{Condvar, Mutex, MutexGuard};
 
@@ -49,8 +50,15 @@ struct State {
     wanted: Option<(u64, Option<Boundary>)>,
 }
 
-/// The commits of a medium.
-pub(super) struct Commit {
+/// The log of a medium: the ring, and its batches on the device.
+pub(super) struct Log {
+    pub device: Arc<dyn BlockMedium>,
+    pub layout: Layout,
+    pub uuid: [u8; 16],
+    pub epoch: u64,
+    pub ring: Ring,
+    /// Position from which the log counts.
+    start: AtomicU64,
     state: Mutex<State>,
     changed: Condvar,
     /// Position of the open batch, as `State` has it or older.
@@ -63,9 +71,14 @@ pub(super) struct Commit {
     pub bytes: AtomicU64,
 }
 
-impl Commit {
-    /// Commits behind a boundary, the end of the log.
-    pub fn new(end: Boundary) -> Commit {
+impl Log {
+    /// A log on a device whose last batch ends at a boundary.
+    pub fn new(
+        (device, layout): (Arc<dyn BlockMedium>, Layout),
+        (uuid, epoch): ([u8; 16], u64),
+        ring: Ring,
+        end: Boundary,
+    ) -> Log {
         let state = State {
             open: end.position,
             closed: VecDeque::new(),
@@ -73,7 +86,13 @@ impl Commit {
             acknowledged: end,
             wanted: None,
         };
-        Commit {
+        Log {
+            device,
+            layout,
+            uuid,
+            epoch,
+            ring,
+            start: AtomicU64::new(end.position),
             state: Mutex::new(state),
             changed: Condvar::new(),
             open: AtomicU64::new(end.position),
@@ -94,31 +113,40 @@ impl Commit {
         let _ = self.failed.set(error.clone());
     }
 
-    /// Everything below is durable.
-    pub fn durable(&self) -> u64 {
-        self.durable.load(Ordering::Acquire)
-    }
-
     /// Whether everything below a tail is durable.
     pub fn is_durable(&self, tail: u64) -> bool {
         self.durable.load(Ordering::Acquire) >= tail
     }
-}
 
-impl JournaledPm {
+    /// The log counts from `start` on; stores leave its last `share` bytes to a home round.
+    pub fn set_start(&self, start: u64, share: u64) {
+        self.start.store(start, Ordering::Release);
+        self.ring.set_log_limit(start + self.layout.log_bytes() - share);
+    }
+
+    /// Bytes of the log that an opening would apply.
+    pub fn used(&self) -> u64 {
+        self.ring.tail() - self.start.load(Ordering::Acquire)
+    }
+
+    /// Bytes that no commit has made durable.
+    pub fn waiting(&self) -> u64 {
+        self.ring.tail().saturating_sub(self.durable.load(Ordering::Acquire))
+    }
+
     /// Returns when everything below `target`, a tail of the ring, is durable.
-    pub(super) fn commit_to(&self, target: u64) -> Result<(), MediaError> {
-        let mut state = self.commit.state.lock();
-        while !self.commit.is_durable(target) {
-            self.commit.refuse_if_failed()?;
+    pub fn commit_to(&self, image: &Image, target: u64) -> Result<(), MediaError> {
+        let mut state = self.state.lock();
+        while !self.is_durable(target) {
+            self.refuse_if_failed()?;
             if state.busy {
-                self.commit.changed.wait(&mut state);
+                self.changed.wait(&mut state);
                 continue;
             }
             if state.closed.is_empty() {
                 self.close_open_batch(&mut state);
             }
-            state = self.write_next(state);
+            state = self.write_next(image, state);
         }
         Ok(())
     }
@@ -129,15 +157,15 @@ impl JournaledPm {
             assert!(end - state.open <= MAX_BATCH_BYTES, "a batch of {} bytes", end - state.open);
             state.closed.push_back(Closed { start: state.open, end });
             state.open = end;
-            self.commit.open.store(end, Ordering::Relaxed);
+            self.open.store(end, Ordering::Relaxed);
         }
     }
 
     /// Closes the open batch if it is long. A store calls it without locks, with its place.
-    pub(super) fn close_if_long(&self, place: u64) {
+    pub fn close_if_long(&self, place: u64) {
         let is_long = |open: u64| place.saturating_sub(open) > LONG_BATCH_BYTES;
-        if is_long(self.commit.open.load(Ordering::Relaxed)) {
-            let mut state = self.commit.state.lock();
+        if is_long(self.open.load(Ordering::Relaxed)) {
+            let mut state = self.state.lock();
             if is_long(state.open) {
                 self.close_open_batch(&mut state);
             }
@@ -145,7 +173,7 @@ impl JournaledPm {
     }
 
     /// Writes the first closed batch and acknowledges it.
-    fn write_next<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn write_next<'a>(&'a self, image: &Image, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let Some(batch) = state.closed.pop_front() else {
             unreachable!("a target behind the tail of the ring");
         };
@@ -153,8 +181,8 @@ impl JournaledPm {
         let before = state.acknowledged;
         assert_eq!(batch.start, before.position, "a batch is written behind the last acknowledged one");
         drop(state);
-        let written = self.write_batch(batch, before);
-        let mut state = self.commit.state.lock();
+        let written = self.write_batch(image, batch, before);
+        let mut state = self.state.lock();
         state.busy = false;
         match written {
             Ok(previous) => {
@@ -166,22 +194,22 @@ impl JournaledPm {
                     *found = Some(end);
                 }
                 self.ring.acknowledged(batch.end);
-                self.commit.durable.store(batch.end + BATCH_HEADER_BYTES, Ordering::Release);
-                self.commit.batches.fetch_add(1, Ordering::Relaxed);
-                self.commit.bytes.fetch_add(batch.end - batch.start, Ordering::Relaxed);
+                self.durable.store(batch.end + BATCH_HEADER_BYTES, Ordering::Release);
+                self.batches.fetch_add(1, Ordering::Relaxed);
+                self.bytes.fetch_add(batch.end - batch.start, Ordering::Relaxed);
             }
             Err(error) => {
                 tracing::error!(%error, "the journal failed: the pool takes no more changes");
-                self.commit.fail(&error);
+                self.fail(&error);
             }
         }
-        self.commit.changed.notify_all();
+        self.changed.notify_all();
         state
     }
 
     /// Writes a batch durably; gives its CRC.
-    fn write_batch(&self, batch: Closed, before: Boundary) -> Result<u32, MediaError> {
-        self.wait_for_stores();
+    fn write_batch(&self, image: &Image, batch: Closed, before: Boundary) -> Result<u32, MediaError> {
+        image.wait_for_stores();
         let header = BatchHeader {
             epoch: self.epoch,
             sequence: before.sequence,
@@ -199,7 +227,7 @@ impl JournaledPm {
         self.ring.put_header(batch.start, &bytes);
         // SAFETY: as above.
         let pieces = unsafe { self.ring.blocks(batch.start, batch.end) };
-        let limit = self.log_end();
+        let limit = (self.start.load(Ordering::Acquire) + self.layout.log_bytes());
         if batch.end > limit {
             return Err(self.out_of_log(batch.end - limit));
         }
@@ -227,8 +255,8 @@ impl JournaledPm {
 
     /// Begins to wait for a boundary at the present end of the log: all entries before it are in batches before it. Gives the
     /// position.
-    pub(super) fn want_boundary(&self) -> u64 {
-        let mut state = self.commit.state.lock();
+    pub fn want_boundary(&self) -> u64 {
+        let mut state = self.state.lock();
         self.close_open_batch(&mut state);
         let acknowledged = state.acknowledged;
         let position = state.open;
@@ -238,8 +266,8 @@ impl JournaledPm {
     }
 
     /// The boundary asked for last, once it is acknowledged, and the end of the acknowledged batches.
-    pub(super) fn boundary(&self) -> Option<(Boundary, u64)> {
-        let state = self.commit.state.lock();
+    pub fn boundary(&self) -> Option<(Boundary, u64)> {
+        let state = self.state.lock();
         let (_, found) = state.wanted?;
         Some((found?, state.acknowledged.position))
     }

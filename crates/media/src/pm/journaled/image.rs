@@ -1,0 +1,77 @@
+//! The image: the content of tier 0 in DRAM, with the bits of its dirty pages behind it and the locks of its pages (J1).
+//!
+//! Invariant: a page is locked from the reservation of a store until the store is in the image, so a thread that locks all
+//! pages one by one has waited for every store with an earlier place.
+
+use super::dirty::DirtyPages;
+use crate::pm::{PmMedium, RamPm};
+use crate::{MediaError, OpenError};
+use terrace_format::{BLOCK_SIZE, PmOffset};
+use terrace_runtime::sync::{Mutex, MutexGuard};
+
+/// Locks of pages. A page takes the lock of its number modulo this.
+pub(super) const PAGE_LOCKS: usize = 64;
+
+/// A lock on a cache line of its own.
+#[derive(Default)]
+#[repr(align(64))]
+struct PageLock(Mutex<()>);
+
+pub(super) struct Image {
+    /// The memory, with the dirty bits behind the content.
+    pub memory: RamPm,
+    /// The dirty bits.
+    pub dirty: DirtyPages,
+    bytes: u64,
+    locks: Box<[PageLock; PAGE_LOCKS]>,
+}
+
+impl Image {
+    /// An image of so many zero bytes.
+    pub fn new(bytes: u64) -> Result<Image, OpenError> {
+        let memory = RamPm::anonymous(Image::memory_bytes(bytes))?;
+        let locks = Box::new(std::array::from_fn(|_| PageLock::default()));
+        Ok(Image { memory, dirty: DirtyPages::new(bytes, bytes / BLOCK_SIZE), bytes, locks })
+    }
+
+    /// Memory that an image of so many bytes takes.
+    pub fn memory_bytes(bytes: u64) -> u64 {
+        bytes + DirtyPages::bytes(bytes / BLOCK_SIZE)
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// An error unless the whole range lies in the image.
+    #[inline]
+    pub fn check(&self, offset: PmOffset, length: usize) -> Result<(), MediaError> {
+        self.memory.check(offset, length as u64, self.bytes)
+    }
+
+    pub fn lock_page(&self, page: u64) -> MutexGuard<'_, ()> {
+        self.locks[page as usize % PAGE_LOCKS].0.lock()
+    }
+
+    /// Waits for every store whose place was reserved before this call.
+    pub fn wait_for_stores(&self) {
+        self.locks.iter().for_each(|page| drop(page.0.lock()));
+    }
+
+    /// Marks a page as dirty.
+    #[inline]
+    pub fn mark(&self, page: u64) {
+        self.dirty.mark(&self.memory, page);
+    }
+
+    /// Stores bytes inside one page, whose lock the caller holds, and marks it.
+    pub fn store_in_page(&self, at: PmOffset, bytes: &[u8]) -> Result<(), MediaError> {
+        self.mark(at.0 / BLOCK_SIZE);
+        self.memory.store(at, bytes)
+    }
+
+    /// Whether a page is dirty.
+    pub fn has_dirty_pages(&self) -> bool {
+        !self.dirty.list(&self.memory, 0, 1).is_empty()
+    }
+}

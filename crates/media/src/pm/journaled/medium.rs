@@ -1,0 +1,263 @@
+//! The medium: a store goes to the ring first, then into the image (J2, J3).
+
+use super::home::Home;
+use super::image::Image;
+use super::log::Log;
+use super::ring::{Full, STEP_BYTES};
+use super::step::Schedule;
+use crate::found::is_in_memory;
+use crate::pm::{JournalStatus, PmCounters, PmMedium, RamPm};
+use crate::{MediaError, Promise};
+use std::panic::Location;
+use std::path::Path;
+use terrace_format::journal::{Entry, EntryKind};
+use terrace_format::{BLOCK_SIZE, PmOffset};
+use terrace_runtime::Next;
+use terrace_runtime::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use terrace_runtime::thread::Waker;
+
+/// Persistent memory in DRAM with a journal.
+pub struct JournaledPm {
+    image: Image,
+    log: Log,
+    home: Home,
+    schedule: Schedule,
+    waker: Waker,
+    /// Cleared by an orderly close, and never set in a medium that only reads.
+    writable: AtomicBool,
+    fences: AtomicU64,
+    lines: AtomicU64,
+    /// Pages that were put together again, and damaged pages, at opening.
+    found: Found,
+}
+
+/// Pages that opening did not find whole in home.
+#[derive(Clone, Copy)]
+pub(super) struct Found {
+    /// Put together again from the log.
+    pub healed: u64,
+    /// Damaged.
+    pub condemned: u64,
+}
+
+impl JournaledPm {
+    pub(super) fn new(
+        (image, log, home): (Image, Log, Home),
+        journal_ms: u64,
+        is_writable: bool,
+        found: Found,
+    ) -> JournaledPm {
+        JournaledPm {
+            image,
+            log,
+            home,
+            schedule: Schedule::new(journal_ms),
+            waker: Waker::new(),
+            writable: AtomicBool::new(is_writable),
+            fences: AtomicU64::new(0),
+            lines: AtomicU64::new(0),
+            found,
+        }
+    }
+
+    /// Advances a home round by so many groups of pages; whether the round has ended. The step does so; tests too.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn advance(&self, most: usize) -> Result<bool, MediaError> {
+        self.home.advance(&self.image, &self.log, most)
+    }
+
+    /// Stores bytes that a crash after the next `persist` keeps: ring first, then image (J3).
+    fn log(&self, offset: PmOffset, bytes: &[u8]) -> Result<(), MediaError> {
+        self.image.check(offset, bytes.len())?;
+        self.lines.fetch_add((bytes.len() as u64).div_ceil(64), Ordering::Relaxed);
+        let mut at = offset;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let room = (BLOCK_SIZE - at.0 % BLOCK_SIZE) as usize;
+            let (piece, behind) = rest.split_at(rest.len().min(room));
+            self.log_in_page(at, |_| Some(piece))?;
+            at = at.plus(piece.len() as u64);
+            rest = behind;
+        }
+        Ok(())
+    }
+
+    /// Logs bytes inside one page, which `bytes` gives under the page's lock, and stores them.
+    fn log_in_page<'a>(
+        &self,
+        at: PmOffset,
+        bytes: impl FnOnce(&RamPm) -> Option<&'a [u8]>,
+    ) -> Result<(), MediaError> {
+        let page = at.0 / BLOCK_SIZE;
+        let locked = loop {
+            let locked = self.image.lock_page(page);
+            self.refuse_stores()?;
+            let Some(full) = self.log.ring.full() else { break locked };
+            drop(locked);
+            self.make_room(full)?;
+        };
+        let Some(bytes) = bytes(&self.image.memory) else { return Ok(()) };
+        let place = self.log.ring.append(&Entry { kind: EntryKind::Store, offset: at, bytes });
+        self.image.store_in_page(at, bytes)?;
+        drop(locked);
+        if place / STEP_BYTES != (place + BLOCK_SIZE) / STEP_BYTES {
+            self.waker.wake();
+        }
+        self.log.close_if_long(place);
+        Ok(())
+    }
+
+    /// Whether an orderly close has ended it, or it only reads.
+    pub fn is_closed(&self) -> bool {
+        !self.writable.load(Ordering::Relaxed)
+    }
+
+    /// An error once the medium has failed or is closed.
+    fn refuse_stores(&self) -> Result<(), MediaError> {
+        if !self.writable.load(Ordering::Relaxed) {
+            return Err(MediaError::Pm { offset: PmOffset(0), length: self.size() });
+        }
+        self.log.refuse_if_failed()
+    }
+
+    /// Does the commit or the home round that a store waits for, in the thread of the store: no step needs to run (J14).
+    fn make_room(&self, full: Full) -> Result<(), MediaError> {
+        match full {
+            Full::Ring => self.log.commit_to(&self.image, self.log.ring.tail()),
+            Full::Log => self.home.free_log(&self.image, &self.log),
+        }
+    }
+}
+
+impl PmMedium for JournaledPm {
+    fn size(&self) -> u64 {
+        self.image.bytes()
+    }
+
+    fn promise(&self) -> Promise {
+        let device = self.log.device.promise();
+        if is_in_memory(Path::new(self.log.device.name())) { Promise::ProcessCrash } else { device }
+    }
+
+    fn describe(&self) -> String {
+        format!("journaled on {}, {}", self.log.device.name(), self.image.memory.describe())
+    }
+
+    #[inline]
+    fn read(&self, offset: PmOffset, into: &mut [u8]) -> Result<(), MediaError> {
+        self.image.check(offset, into.len())?;
+        self.image.memory.read(offset, into)
+    }
+
+    #[inline]
+    fn load_u64(&self, offset: PmOffset) -> Result<u64, MediaError> {
+        self.image.check(offset, 8)?;
+        self.image.memory.load_u64(offset)
+    }
+
+    fn write(&self, offset: PmOffset, bytes: &[u8]) -> Result<(), MediaError> {
+        self.log(offset, bytes)
+    }
+
+    #[inline]
+    fn store(&self, offset: PmOffset, bytes: &[u8]) -> Result<(), MediaError> {
+        self.image.check(offset, bytes.len())?;
+        self.refuse_stores()?;
+        self.image.memory.store(offset, bytes)
+    }
+
+    fn write_streaming(&self, offset: PmOffset, bytes: &[u8]) -> Result<(), MediaError> {
+        self.log(offset, bytes)
+    }
+
+    #[inline]
+    fn expect_store(&self, offset: PmOffset) {
+        self.image.memory.expect_store(offset);
+    }
+
+    #[inline]
+    fn expect_load(&self, offset: PmOffset) {
+        self.image.memory.expect_load(offset);
+    }
+
+    /// Reads each piece before it reserves the place of the piece: a record has its place before its in-place stores, so a
+    /// cut of the log never has the effect of a record without the record (J3).
+    fn write_back(&self, offset: PmOffset, length: u64) {
+        let end = offset.0.saturating_add(length).min(self.size());
+        let mut at = offset.0;
+        while at < end {
+            let next = (at / BLOCK_SIZE + 1) * BLOCK_SIZE;
+            let mut bytes = [0; BLOCK_SIZE as usize];
+            let piece = &mut bytes[..(next.min(end) - at) as usize];
+            self.lines.fetch_add((piece.len() as u64).div_ceil(64), Ordering::Relaxed);
+            // A failed medium refuses the next store; poisoned lines stay as they are, as on other media.
+            let _ = self.log_in_page(PmOffset(at), |image| {
+                image.read(PmOffset(at), piece).ok()?;
+                Some(piece)
+            });
+            at = next;
+        }
+    }
+
+    fn order_at(&self, _at: &'static Location<'static>) {
+        self.fences.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn persist_at(&self, _at: &'static Location<'static>) -> Result<(), MediaError> {
+        self.fences.fetch_add(1, Ordering::Relaxed);
+        self.log.commit_to(&self.image, self.log.ring.tail())
+    }
+
+    fn counters(&self) -> PmCounters {
+        PmCounters { fences: self.fences.load(Ordering::Relaxed), lines: self.lines.load(Ordering::Relaxed) }
+    }
+
+    fn error_count(&self) -> u64 {
+        self.image.memory.error_count() + self.log.device.error_count()
+    }
+
+    fn condemn(&self, offset: PmOffset, length: u64) {
+        self.image.memory.condemn(offset, length);
+    }
+
+    fn prepare(&self, offset: PmOffset, length: u64) {
+        self.image.memory.prepare(offset, length.min(self.size().saturating_sub(offset.0)));
+    }
+
+    fn step(&self, now_ns: u64) -> Next {
+        if self.is_closed() {
+            return Next::Done;
+        }
+        self.schedule.step((&self.image, &self.log, &self.home), now_ns)
+    }
+
+    fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    fn close(&self) -> Result<(), MediaError> {
+        if !self.writable.swap(false, Ordering::SeqCst) {
+            return Ok(());
+        }
+        self.home.end(&self.image, &self.log)
+    }
+
+    fn journal_status(&self) -> Option<JournalStatus> {
+        Some(JournalStatus {
+            device: self.log.device.name().to_string(),
+            log_bytes: self.log.layout.log_bytes(),
+            log_used_bytes: self.log.used(),
+            waiting_bytes: self.log.waiting(),
+            oldest_ms: self.schedule.oldest_ms(),
+            dirty_pages: self.image.dirty.count(&self.image.memory),
+            commits: self.log.batches.load(Ordering::Relaxed),
+            committed_bytes: self.log.bytes.load(Ordering::Relaxed),
+            home_pages: self.home.pages.load(Ordering::Relaxed),
+            healed_pages: self.found.healed,
+            condemned_pages: self.found.condemned,
+            failed: self.log.refuse_if_failed().err().map(|error| error.to_string()),
+        })
+    }
+}
