@@ -4,7 +4,8 @@
 //! open may wait or have an effect are not opened.
 
 use crate::failure::{Failure, Outcome, plain};
-use crate::pool::read::{checkpoint, open_to_read};
+use crate::pool::look::open_to_read;
+use crate::pool::read::checkpoint;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;

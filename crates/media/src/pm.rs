@@ -1,5 +1,41 @@
 //! Persistent memory (design 3).
 
+/// The methods of a medium over another one, `below`, that pass through.
+macro_rules! forward_to_below {
+    () => {
+        fn order_persists(&self) -> bool {
+            self.below.order_persists()
+        }
+        fn counters(&self) -> crate::pm::PmCounters {
+            self.below.counters()
+        }
+        fn error_count(&self) -> u64 {
+            self.below.error_count()
+        }
+        fn condemn(&self, offset: terrace_format::PmOffset, length: u64) {
+            self.below.condemn(offset, length);
+        }
+        fn prepare(&self, offset: terrace_format::PmOffset, length: u64) {
+            self.below.prepare(offset, length);
+        }
+        fn forget(&self, offset: terrace_format::PmOffset, length: u64) {
+            self.below.forget(offset, length);
+        }
+        fn step(&self, now_ns: u64) -> terrace_runtime::Next {
+            self.below.step(now_ns)
+        }
+        fn waker(&self) -> terrace_runtime::thread::Waker {
+            self.below.waker()
+        }
+        fn close(&self) -> Result<(), crate::MediaError> {
+            self.below.close()
+        }
+        fn journal_status(&self) -> Option<crate::pm::JournalStatus> {
+            self.below.journal_status()
+        }
+    };
+}
+
 mod checked;
 mod counted;
 mod crash_image;
@@ -118,7 +154,7 @@ pub trait PmMedium: Send + Sync {
     /// No store after it survives a crash without the lines written back before it. For the source line `at`: called as
     /// `order()`, which knows its caller.
     fn order_at(&self, at: &'static Location<'static>);
-    /// All lines written back before are durable when it returns without an error. For the source line `at`: called as
+    /// All lines written back before are durable after a return without an error. For the source line `at`: called as
     /// `persist()`, which knows its caller.
     ///
     /// # Errors
@@ -136,10 +172,13 @@ pub trait PmMedium: Send + Sync {
     /// Makes reads of a range fail from now on, until the medium is opened anew: what it holds is half of a change
     /// that could not be finished. A medium may take more than the range, not less.
     fn condemn(&self, _offset: PmOffset, _length: u64) {}
+    /// The content of a range means nothing from now on: a medium may lose it, or bring older content back, until the next
+    /// store. A hint.
+    fn forget(&self, _offset: PmOffset, _length: u64) {}
     /// Makes a range quick to access (populates page tables). Bounded work, called in the background.
     fn prepare(&self, _offset: PmOffset, _length: u64) {}
-    /// Does a bounded piece of the medium's own work, such as a commit that nobody asked for; says when to come back. `now_ns`:
-    /// the monotonic clock.
+    /// Does a bounded piece of the medium's own work, such as a commit without a `persist`; says when to come back. `now_ns`: the
+    /// monotonic clock.
     fn step(&self, _now_ns: u64) -> Next {
         Next::Done
     }

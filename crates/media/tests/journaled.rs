@@ -64,7 +64,7 @@ fn persisted_stores_survive_a_loss_of_power_and_later_stores_do_not() {
 }
 
 #[test]
-fn persist_without_a_new_store_asks_the_device_for_nothing() {
+fn a_second_persist_does_no_device_operation() {
     let device = new_journal();
     let pm = open(device.clone()).pm;
     pm.write(PmOffset(0), &[1; 5000]).unwrap();
@@ -91,7 +91,7 @@ fn a_closed_journal_has_all_pages_in_home_and_no_log() {
 }
 
 #[test]
-fn a_log_that_fills_again_and_again_loses_nothing() {
+fn a_ring_shaped_log_keeps_all_stores_over_several_laps() {
     let device = new_journal();
     let mut expected = vec![0; IMAGE as usize];
     for life in 0..3 {
@@ -129,7 +129,7 @@ impl Pair {
         Pair { journaled: open(device.clone()).pm, recorded: Arc::new(recorded), device, clock }
     }
 
-    /// One random call. Lines of in-place stores and lines of writes are apart, as the medium promises less where they meet
+    /// A random call. Lines of in-place stores and lines of writes are apart, as the medium promises less where they meet
     /// ([`PmMedium::write`]).
     fn call(&self, random: &mut Random) {
         let line = random.below(IMAGE / 64);
@@ -213,7 +213,7 @@ fn refine(seed: u64, calls: u64, images: u64) -> u64 {
 }
 
 #[test]
-fn every_crash_image_is_one_that_order_and_persist_allow() {
+fn crash_images_match_recorded_pm_with_persist_only() {
     let runs: u64 =
         std::env::var("TERRACE_REFINEMENTS").ok().and_then(|text| text.parse().ok()).unwrap_or(12);
     let judged = AtomicU64::new(0);

@@ -90,6 +90,30 @@ impl Buffer {
     pub const ALL: Buffer = Buffer { below: true, ..Buffer::LAZY };
 }
 
+/// Kinds of tier 0.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Tier0 {
+    /// PM on which each fence makes durable.
+    #[default]
+    Fences,
+    /// PM on which only `persist` makes durable.
+    PersistOnly,
+    /// DRAM with a journal on a device: only `persist` makes durable.
+    Journaled,
+}
+
+impl Tier0 {
+    /// PM in one of its two modes.
+    pub fn of_mode(persist_only: bool) -> Tier0 {
+        if persist_only { Tier0::PersistOnly } else { Tier0::Fences }
+    }
+
+    /// Whether only `persist` makes durable.
+    pub fn persist_only(self) -> bool {
+        self != Tier0::Fences
+    }
+}
+
 /// The parameters of a kind of run.
 #[derive(Debug, Clone, Copy)]
 pub struct Config {
@@ -131,10 +155,8 @@ pub struct Config {
     pub tree: Tree,
     /// The trouble of the run.
     pub trouble: Trouble,
-    /// A PM medium on which only `persist` makes durable.
-    pub persist_only: bool,
-    /// Tier 0 is in DRAM with a journal on a device; only `persist` makes it durable.
-    pub journaled: bool,
+    /// The kind of tier 0.
+    pub tier0: Tier0,
     /// The file map of the pool; see [`Config::file_map`].
     pub map: MapKind,
 }
@@ -146,6 +168,11 @@ impl Config {
             Ok(name) => MAPS.iter().find(|row| row.name == name).map_or(self.map, |row| row.kind),
             Err(_) => self.map,
         }
+    }
+
+    /// Whether only `persist` makes durable.
+    pub fn persist_only(&self) -> bool {
+        self.tier0.persist_only()
     }
 
     /// The atomic write size of the tiny lanes (C13).

@@ -1,6 +1,6 @@
 //! The kinds of runs: a row for each.
 
-use crate::config::{Buffer, Config, Mix, Tree, Trouble};
+use crate::config::{Buffer, Config, Mix, Tier0, Tree, Trouble};
 use terrace_engine::{MetadataMoves, PolicyKind};
 use terrace_format::BLOCK_SIZE;
 use terrace_format::map_kind::MapKind;
@@ -35,8 +35,7 @@ pub const BASE: Config = Config {
     tree: Tree { most_blocks: 1800, files: 50, directories: 12, names: 30, many_names: false, fills: false },
     trouble: Trouble::NONE,
     relatime: true,
-    persist_only: false,
-    journaled: false,
+    tier0: Tier0::Fences,
     map: MapKind::Radix,
 };
 
@@ -50,7 +49,7 @@ const FULL: Tree = Tree { most_blocks: 860, files: 60, fills: true, ..BASE.tree 
 const POWER: Config = Config { name: "power", trouble: Trouble::POWER, relatime: false, ..BASE };
 
 /// Power fails anywhere; tier 0 has a journal.
-const JOURNALED: Config = Config { name: "power-journaled", journaled: true, persist_only: true, ..POWER };
+const JOURNALED: Config = Config { name: "power-journaled", tier0: Tier0::Journaled, ..POWER };
 
 /// Writes without O_SYNC wait in DRAM. Access times are off, because a crash would lose them.
 pub const DRAM: Config =
@@ -163,20 +162,14 @@ pub const CONFIGS: &[Config] = &[
         ..POWER
     },
     Config { name: "power-full", device_blocks: 512, tree: FULL, ..POWER },
-    Config { name: "power-persist", persist_only: true, ..POWER },
+    Config { name: "power-persist", tier0: Tier0::PersistOnly, ..POWER },
     JOURNALED,
     Config { name: "power-journaled-dram", home: Some(Home::Block), buffer: Buffer::BELOW, ..JOURNALED },
     Config { name: "power-journaled-lazy", buffer: Buffer::LAZY, ..JOURNALED },
     // Without users' movements: a tier pin of a tree is many transactions, of which such PM may keep any prefix.
-    Config {
-        name: "power-journaled-tiers",
-        journaled: true,
-        persist_only: true,
-        by_hand: false,
-        ..POWER_TIERS
-    },
+    Config { name: "power-journaled-tiers", tier0: Tier0::Journaled, by_hand: false, ..POWER_TIERS },
     Config { name: "power-journaled-full", device_blocks: 512, tree: FULL, ..JOURNALED },
-    Config { name: "power-journaled-metadata", journaled: true, persist_only: true, ..METADATA },
+    Config { name: "power-journaled-metadata", tier0: Tier0::Journaled, ..METADATA },
     Config { name: "power-small", tree: FEW, ..POWER },
     // A lying flush loses metadata pages on a device; here all metadata stays in PM.
     Config {

@@ -1,5 +1,6 @@
 //! The pool's media: recorded PM and simulated devices that share a crash clock.
 
+use crate::config::Tier0;
 use crate::journal::Journal;
 use crate::old_content;
 use crate::subsets::{NEWEST, Random};
@@ -41,10 +42,8 @@ impl Moment {
 /// The mode of new media, and the ordering points that they passed.
 #[derive(Clone, Default)]
 pub struct Setup {
-    /// On PM `order` orders stores, and only `persist` makes them durable.
-    pub persist_only: bool,
-    /// Tier 0 is in DRAM with a journal on a device.
-    pub journaled: bool,
+    /// The kind of tier 0.
+    pub tier0: Tier0,
     /// An ordering point that is left out or weakened.
     pub change: Option<(OrderingPoint, Change)>,
     /// The ordering points passed, and the number of passes.
@@ -88,7 +87,7 @@ impl Media {
     ) -> Media {
         let clock = CrashClock::new();
         let pm: PmImage = pm.into();
-        if setup.journaled {
+        if setup.tier0 == Tier0::Journaled {
             return Media::from_journal(Journal::image_of(&pm), devices, setup);
         }
         let pm = RecordedPm::with_clock(pm, &clock);
@@ -126,7 +125,7 @@ impl Media {
         setup: &Setup,
     ) -> Media {
         clock.ordering().change(setup.change);
-        pm.set_persist_only(setup.persist_only);
+        pm.set_persist_only(setup.tier0.persist_only());
         let pm = Arc::new(pm);
         let name = |index: usize| format!("device{index}");
         let device = |(index, image)| Arc::new(SimulatedDevice::with_clock(&name(index), image, &clock));

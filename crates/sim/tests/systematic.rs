@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use terrace_runtime::sync::Mutex;
-use terrace_sim::config::{Buffer, Config};
+use terrace_sim::config::{Buffer, Config, Tier0};
 use terrace_sim::drivers::acts::{Case, DRAM, LAZY, SMALL, TIERS, by_hand, cases, waiting};
 use terrace_sim::drivers::run::Wrong;
 use terrace_sim::drivers::systematic::{Effort, explore};
@@ -92,7 +92,7 @@ fn lazy_writes() {
 /// Operations on a pool whose tier 0 has a journal, each with a commit and a home round behind it; crashes in openings too.
 #[test]
 fn journaled() {
-    let config = Config { name: "systematic-journaled", journaled: true, persist_only: true, ..SMALL };
+    let config = Config { name: "systematic-journaled", tier0: Tier0::Journaled, ..SMALL };
     let (singles, pairs) = cases();
     let effort = Effort { samples: 6, stride: 1, quiet: true, recoveries: 1, ..Effort::NONE };
     let mut states = run(config, &singles, effort);

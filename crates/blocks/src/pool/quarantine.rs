@@ -99,6 +99,8 @@ impl BlockPool {
             if self.descriptor(block).is_pinned() {
                 pinned.push((lsn, block));
             } else {
+                // Before it is free: the next owner stores to it.
+                self.wal.pm().forget(block.offset(), terrace_format::BLOCK_SIZE);
                 self.put_free(space, block);
                 space.left_quarantine += 1;
             }

@@ -1,24 +1,13 @@
-//! Reading files of a pool without opening its media.
+//! Checkpoints of a pool, in the file of tier 0 or on the opened medium.
 
-use std::fs::File;
-use std::io::{self};
 use std::path::Path;
 use terrace_format::checkpoint::Checkpoint;
 use terrace_format::geometry::CHECKPOINT_COPIES;
 use terrace_format::superblock::Superblock;
 use terrace_format::{BLOCK_SIZE, PmBlock, PmOffset};
-use terrace_media::{OpenError, PmMedium};
+use terrace_media::PmMedium;
 
-use super::tier0::Tier0File;
-
-/// Opens a file of a pool to look into it: refuses files whose open would wait or have an effect.
-pub fn open_to_read(path: &Path) -> io::Result<File> {
-    terrace_media::found::open_to_read(path).map_err(|error| match error {
-        OpenError::Io { source, .. } => source,
-        OpenError::Unsupported { reason, .. } => io::Error::new(io::ErrorKind::Unsupported, reason),
-        other => other.into(),
-    })
-}
+use super::tier0_file::Tier0File;
 
 /// The newest readable checkpoint in the file of tier 0. The log of a journal may have a newer one.
 pub fn checkpoint(pool: &Path, superblock: &Superblock) -> Option<Checkpoint> {

@@ -15,7 +15,7 @@ use terrace_format::{BLOCK_SIZE, PmBlock};
 use terrace_media::{OpenError, PmMedium};
 
 use super::read::{checkpoint, checkpoint_of};
-use super::tier0::Tier0File;
+use super::tier0_file::Tier0File;
 
 /// A medium that could not be opened, in the user's words.
 pub fn open_failure(error: &OpenError) -> Failure {

@@ -1,6 +1,6 @@
 //! The lower-tier devices of a pool: finds the device that the user means, and the fault of a device.
 
-use super::read::open_to_read;
+use super::look::open_to_read;
 use super::superblock::open_failure;
 use crate::failure::{Failure, Outcome, plain};
 use crate::places::{header, is_ours, locate};

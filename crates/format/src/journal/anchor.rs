@@ -37,7 +37,7 @@ struct Raw {
 
 const _: () = assert!(size_of::<Raw>() == 160);
 
-/// The point from which a journal counts: all entries of earlier batches are in home.
+/// The point from which a journal counts: home has the entries of all earlier batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Anchor {
     /// The journal's UUID, new with each format.
@@ -64,7 +64,7 @@ pub struct Anchor {
     pub clean: bool,
 }
 
-/// The reason for which a block is no anchor in use.
+/// The reason against a block as an anchor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RefusedAnchor {
     /// No anchor was ever here.
@@ -118,7 +118,7 @@ impl Anchor {
     /// Accepts a copy read from a device.
     ///
     /// # Errors
-    /// The reason for which it is no anchor; the other copy may be sound.
+    /// The reason against the copy; the other copy may be sound.
     pub fn decode(block: &[u8]) -> Result<Anchor, RefusedAnchor> {
         let (raw, _) = Raw::read_from_prefix(block).map_err(|_| RefusedAnchor::NotAJournal)?;
         if raw.magic != ANCHOR_MAGIC {

@@ -4,8 +4,7 @@
 //! header 64 B · entry: header 16 B, bytes, filled to 8 B · entry · … · zeros to the end of the block
 //! ```
 //! The CRC of a batch is seeded with the journal's UUID and covers header and entries. The header holds the position of
-//! the batch and the CRC of the batch before, so a batch of an earlier lap, or one that follows another history, does not
-//! count.
+//! the batch and the CRC of the batch before: so a batch of an earlier lap or of another history does not count.
 
 use crate::address::{BLOCK_SIZE, PmOffset};
 use crate::checkpoint::FAR;
@@ -43,7 +42,7 @@ const _: () = assert!(size_of::<Raw>() as u64 == BATCH_HEADER_BYTES);
 pub struct BatchHeader {
     /// Epoch of the opening that wrote it.
     pub epoch: u64,
-    /// One more than that of the batch before.
+    /// Sequence number: the batch before has the next smaller number.
     pub sequence: u64,
     /// Its position in the log.
     pub position: u64,
@@ -93,7 +92,7 @@ impl BatchHeader {
         (bytes, crc)
     }
 
-    /// Reads a header that claims to be a batch at `position`. Its content is not verified yet ([`Self::verify`]).
+    /// Reads the header of a batch at `position`, without a look at the content ([`Self::verify`]).
     pub fn peek(block: &[u8], position: u64) -> Option<BatchHeader> {
         let (raw, _) = Raw::read_from_prefix(block).ok()?;
         let length = u64::from(raw.length.get());
@@ -131,7 +130,7 @@ impl BatchHeader {
 pub enum EntryKind {
     /// Bytes of the image at an offset.
     Store,
-    /// Pages that go home next: pairs of first page and count, 32 bits each. A crash may tear these pages in home.
+    /// Pages on their way home: pairs of first page and count, 32 bits each. A crash may tear these pages in home.
     GoingHome,
 }
 

@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_in_home_has_a_checksum_above_zero_that_knows_its_place() {
+    fn checksums_of_pages_are_above_zero_and_depend_on_the_page_number() {
         let zeros = [0; 4096];
         assert_ne!(page_checksum(&[1; 16], 0, &zeros), 0);
         assert_ne!(page_checksum(&[1; 16], 0, &zeros), page_checksum(&[1; 16], 1, &zeros));

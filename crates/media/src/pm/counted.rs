@@ -10,7 +10,7 @@
 //! Invariants: contents, errors, order and promise are those of the medium below. All threads count as one.
 //! Lock order: the counts' lock is the last.
 
-use super::{JournalStatus, PmCounters, PmMedium, Promise};
+use super::{PmMedium, Promise};
 use crate::MediaError;
 use std::collections::HashSet;
 use std::ops::Range;
@@ -18,10 +18,8 @@ use std::panic::Location;
 use std::sync::Arc;
 use terrace_format::PmOffset;
 use terrace_format::address::LINE_SIZE;
-use terrace_runtime::Next;
 use terrace_runtime::sync::Mutex;
 use terrace_runtime::sync::atomic::{AtomicBool, Ordering};
-use terrace_runtime::thread::Waker;
 
 /// Counts of an operation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -158,6 +156,8 @@ impl CountedPm {
 }
 
 impl PmMedium for CountedPm {
+    forward_to_below!();
+
     fn size(&self) -> u64 {
         self.below.size()
     }
@@ -219,10 +219,6 @@ impl PmMedium for CountedPm {
         self.below.write_back(offset, length);
     }
 
-    fn order_persists(&self) -> bool {
-        self.below.order_persists()
-    }
-
     fn order_at(&self, at: &'static Location<'static>) {
         self.count_fence();
         self.below.order_at(at);
@@ -231,38 +227,6 @@ impl PmMedium for CountedPm {
     fn persist_at(&self, at: &'static Location<'static>) -> Result<(), MediaError> {
         self.count_fence();
         self.below.persist_at(at)
-    }
-
-    fn counters(&self) -> PmCounters {
-        self.below.counters()
-    }
-
-    fn error_count(&self) -> u64 {
-        self.below.error_count()
-    }
-
-    fn condemn(&self, offset: PmOffset, length: u64) {
-        self.below.condemn(offset, length);
-    }
-
-    fn prepare(&self, offset: PmOffset, length: u64) {
-        self.below.prepare(offset, length);
-    }
-
-    fn step(&self, now_ns: u64) -> Next {
-        self.below.step(now_ns)
-    }
-
-    fn waker(&self) -> Waker {
-        self.below.waker()
-    }
-
-    fn close(&self) -> Result<(), MediaError> {
-        self.below.close()
-    }
-
-    fn journal_status(&self) -> Option<JournalStatus> {
-        self.below.journal_status()
     }
 }
 

@@ -12,7 +12,7 @@
 
 mod calibration;
 
-use super::{JournalStatus, PmCounters, PmMedium, Promise};
+use super::{PmMedium, Promise};
 use crate::MediaError;
 use crate::pace::Bus;
 use crate::speed::{latency, rate, transfer_ns};
@@ -21,9 +21,7 @@ use std::panic::Location;
 use std::sync::Arc;
 use terrace_format::PmOffset;
 use terrace_runtime::Clock;
-use terrace_runtime::Next;
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
-use terrace_runtime::thread::Waker;
 
 const LINE_BYTES: u64 = 64;
 const COUNTER_SHARDS: usize = 64;
@@ -279,6 +277,8 @@ impl EmulatedPm {
 }
 
 impl PmMedium for EmulatedPm {
+    forward_to_below!();
+
     fn size(&self) -> u64 {
         self.below.size()
     }
@@ -357,10 +357,6 @@ impl PmMedium for EmulatedPm {
         }
     }
 
-    fn order_persists(&self) -> bool {
-        self.below.order_persists()
-    }
-
     fn order_at(&self, at: &'static Location<'static>) {
         self.below.order_at(at);
         self.end_run();
@@ -369,38 +365,6 @@ impl PmMedium for EmulatedPm {
     fn persist_at(&self, at: &'static Location<'static>) -> Result<(), MediaError> {
         self.end_run();
         self.below.persist_at(at)
-    }
-
-    fn counters(&self) -> PmCounters {
-        self.below.counters()
-    }
-
-    fn error_count(&self) -> u64 {
-        self.below.error_count()
-    }
-
-    fn condemn(&self, offset: PmOffset, length: u64) {
-        self.below.condemn(offset, length);
-    }
-
-    fn prepare(&self, offset: PmOffset, length: u64) {
-        self.below.prepare(offset, length);
-    }
-
-    fn step(&self, now_ns: u64) -> Next {
-        self.below.step(now_ns)
-    }
-
-    fn waker(&self) -> Waker {
-        self.below.waker()
-    }
-
-    fn close(&self) -> Result<(), MediaError> {
-        self.below.close()
-    }
-
-    fn journal_status(&self) -> Option<JournalStatus> {
-        self.below.journal_status()
     }
 }
 

@@ -125,7 +125,7 @@ impl World {
         }
         let succeeded = answer.is_ok();
         let told = asking.is_some_and(|asking| self.told(asking, &answer));
-        let inside = if self.config.persist_only { self.states_of(&op, when) } else { Vec::new() };
+        let inside = if self.config.persist_only() { self.states_of(&op, when) } else { Vec::new() };
         match told {
             true => self.take_over(&op, when),
             // The operation's flush reported writes that a device lost before it came back.

@@ -7,14 +7,14 @@ use terrace_reference::{CrashState, Op, Stamp};
 impl World {
     /// Keeps the state before the first operation since the last persist.
     pub fn durable_start(&mut self) {
-        if self.config.persist_only && self.power.unpersisted.is_empty() {
+        if self.config.persist_only() && self.power.unpersisted.is_empty() {
             self.power.keep_unpersisted(&self.model);
         }
     }
 
     /// Keeps the states during and after an operation, on PM where only `persist` makes durable.
     pub fn durable_history(&mut self, op: &Op, inside: Vec<CrashState>, succeeded: bool) {
-        if !self.config.persist_only {
+        if !self.config.persist_only() {
             return;
         }
         self.power.unpersisted.extend(inside.into_iter().skip(1));

@@ -2,7 +2,7 @@
 //! copy is sound at every instant, and both are after the mend has returned (C5). The order of tiers is the
 //! old one or the new one, and the new one after the change has returned.
 
-use crate::config::Config;
+use crate::config::{Config, Tier0};
 use crate::drivers::acts::SMALL;
 use crate::drivers::run::Wrong;
 use crate::drivers::systematic::{Effort, Explored, judged};
@@ -14,7 +14,7 @@ use terrace_format::geometry::SUPERBLOCK_COPIES;
 
 /// Explores the mend of each copy.
 pub fn explore(effort: Effort, persist_only: bool, wrong: Wrong) -> Explored {
-    let setup = Setup { persist_only, change: wrong.ordering, ..Setup::default() };
+    let setup = Setup { tier0: Tier0::of_mode(persist_only), change: wrong.ordering, ..Setup::default() };
     judged(|explored| {
         let world = World::new(Config { device_blocks: 0, ..SMALL }, 1, Setup::default());
         world.borrow_mut().leave_a_file();
@@ -30,7 +30,7 @@ pub fn explore(effort: Effort, persist_only: bool, wrong: Wrong) -> Explored {
 
 /// Explores a change of the order of tiers, on a sound pool and with each copy damaged.
 pub fn explore_order(effort: Effort, persist_only: bool, wrong: Wrong) -> Explored {
-    let setup = Setup { persist_only, change: wrong.ordering, ..Setup::default() };
+    let setup = Setup { tier0: Tier0::of_mode(persist_only), change: wrong.ordering, ..Setup::default() };
     judged(|explored| {
         let world = World::new(SMALL, 1, Setup::default());
         world.borrow_mut().leave_a_file();

@@ -1,7 +1,7 @@
 //! mkfs over an older pool, crashed before each of its persistence events. The crash leaves the old pool, a
 //! pool that no mount accepts, or the new, empty pool (C25).
 
-use crate::config::Config;
+use crate::config::{Config, Tier0};
 use crate::drivers::acts::SMALL;
 use crate::drivers::run::Wrong;
 use crate::drivers::systematic::{Effort, Explored, judged};
@@ -22,12 +22,12 @@ const NEW: [u8; 16] = [8; 16];
 
 /// Explores mkfs.
 pub fn explore(effort: Effort, persist_only: bool, wrong: Wrong) -> Explored {
-    let setup = Setup { persist_only, change: wrong.ordering, ..Setup::default() };
+    let setup = Setup { tier0: Tier0::of_mode(persist_only), change: wrong.ordering, ..Setup::default() };
     judged(|explored| run(effort, &setup, explored))
 }
 
 fn run(effort: Effort, setup: &Setup, explored: &mut Explored) {
-    let world = World::new(Config { persist_only: setup.persist_only, ..SMALL }, 1, Setup::default());
+    let world = World::new(Config { tier0: setup.tier0, ..SMALL }, 1, Setup::default());
     let (pm, device) = {
         let mut world = world.borrow_mut();
         world.leave_a_file();

@@ -2,6 +2,7 @@
 //! once (T3, T5). Crashes come anywhere, also in recovery, and recovery also starts with one checkpoint copy
 //! damaged (C5).
 
+use crate::config::Tier0;
 use crate::drivers::run::Wrong;
 use crate::drivers::systematic::{Effort, Explored, judged};
 use crate::media::{Media, Moment, Setup, soon_after_change};
@@ -53,7 +54,7 @@ fn own_words(number: u64) -> [PmOffset; 2] {
 
 /// Explores histories of the log.
 pub fn explore(effort: Effort, persist_only: bool, wrong: Wrong) -> Explored {
-    let setup = Setup { persist_only, change: wrong.ordering, ..Setup::default() };
+    let setup = Setup { tier0: Tier0::of_mode(persist_only), change: wrong.ordering, ..Setup::default() };
     judged(|explored| {
         for seed in 1..=3 {
             run(effort, seed, &setup, explored);
@@ -82,9 +83,10 @@ fn run(effort: Effort, seed: u64, setup: &Setup, explored: &mut Explored) {
         thread::set_index(random.below(2));
         let (moments, ()) = media.camera().film(|| store(&wal, number));
         explored.events += moments.len() as u64;
-        let oldest = if setup.persist_only { 0 } else { number - 1 };
+        let oldest = if setup.tier0.persist_only() { 0 } else { number - 1 };
         for index in chosen(&moments, setup, effort) {
-            let oldest = if index + 1 == moments.len() && !setup.persist_only { number } else { oldest };
+            let oldest =
+                if index + 1 == moments.len() && !setup.tier0.persist_only() { number } else { oldest };
             let what = format!("the log, crash before event {index} of transaction {number}");
             let expected = Expected { numbers: oldest..=number, damaged: &[None, Some(0), Some(1)], what };
             judge_moment(&moments[index], &expected, effort, &mut seen, explored);

@@ -1,6 +1,8 @@
 //! The search for a planted mistake: scenes and single operations first, then random histories.
 
-use crate::config::{Config, Mix};
+use crate::config::{
+    Tier0, {Config, Mix},
+};
 use crate::drivers::acts::{SMALL, TIERS, by_hand, cases};
 use crate::drivers::faults;
 use crate::drivers::faults::kinds::Kind;
@@ -59,7 +61,7 @@ const FEW_FILES: u64 = 4;
 
 fn stages(budget: Budget) -> Vec<Stage> {
     let ordered = Config { name: "systematic-ordered", data_ordered: true, ..SMALL };
-    let persist_only = Config { name: "systematic-persist", persist_only: true, ..SMALL };
+    let persist_only = Config { name: "systematic-persist", tier0: Tier0::PersistOnly, ..SMALL };
     let mut stages = vec![Stage::Scenes];
     stages.extend((1..=FEW_FILES).map(Stage::FewFiles));
     // The stall comes late, because with a mistake that loops for ever it would not end.
@@ -71,7 +73,7 @@ fn stages(budget: Budget) -> Vec<Stage> {
     ]);
     stages.extend((2..=budget.histories).map(Stage::Histories));
     let closer = |stage: &Stage| match stage {
-        Stage::Operations(config, _) => !config.persist_only,
+        Stage::Operations(config, _) => !config.persist_only(),
         Stage::Moves => true,
         _ => false,
     };

@@ -2,9 +2,11 @@
 
 pub mod acts;
 pub mod copies;
+pub mod effort;
 pub mod faults;
 pub mod fresh;
 pub mod generate;
+mod journal_images;
 pub mod log;
 pub mod mistakes;
 pub mod necessity;

@@ -3,7 +3,7 @@
 //! An index knows the points that each history passes. Only histories that pass the changed point are tried,
 //! the shortest first, and in each the moments soon after the change.
 
-use crate::config::Config;
+use crate::config::{Config, Tier0};
 use crate::drivers::acts::{Act, Case, DRAM, LAZY, SMALL, acts, cases, make_different, settling};
 use crate::drivers::run::Wrong;
 use crate::drivers::systematic::{Effort, Explored, explore_on, prepared};
@@ -19,7 +19,7 @@ use terrace_runtime::sync::Mutex;
 const POOLS: [(&str, Config); 6] = [
     ("", SMALL),
     (", data=ordered", Config { name: "systematic-ordered", data_ordered: true, ..SMALL }),
-    (ONLY_PERSIST, Config { name: "systematic-persist", persist_only: true, ..SMALL }),
+    (ONLY_PERSIST, Config { name: "systematic-persist", tier0: Tier0::PersistOnly, ..SMALL }),
     (", writes wait in DRAM", DRAM),
     (", lazy writes", LAZY),
     (", extent map", Config { name: "systematic-extent", map: MapKind::Extent, ..SMALL }),
@@ -124,7 +124,7 @@ fn pairs_of(config: Config) -> Vec<Case> {
         pair
     };
     let mut pairs = Vec::new();
-    if config.persist_only {
+    if config.persist_only() {
         let frees = ["truncate cold", "punch cold", "unlink the last, cold", "demotion"];
         pairs.extend(frees.map(|first| (first, "demotion")));
         // The shadow of a cold copy that is overwritten.
@@ -159,7 +159,7 @@ pub fn index() -> Vec<History> {
     }
     let (singles, _) = cases();
     for (index, (_, config)) in POOLS.iter().enumerate() {
-        let of_pool = |case: &Case| history(Kind::Case(index, case.clone()), config.persist_only);
+        let of_pool = |case: &Case| history(Kind::Case(index, case.clone()), config.persist_only());
         // Without a waiting write a single step on the DRAM pool shows no more than on the default pool.
         all.extend(singles.iter().filter(|_| !config.buffers()).map(of_pool));
         all.extend(pairs_of(*config).iter().map(of_pool));

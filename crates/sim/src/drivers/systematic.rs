@@ -7,8 +7,9 @@ use crate::actions::apply::apply;
 use crate::bounds;
 use crate::config::Config;
 use crate::drivers::acts::{Act, populate};
+pub use crate::drivers::effort::{Effort, Explored};
+use crate::drivers::journal_images::{judge_journal, settle_journal};
 use crate::drivers::run::Wrong;
-use crate::journal::Journal;
 use crate::media::{Media, Moment, Setup, soon_after_change};
 use crate::subsets::{Choice, NEWEST, Random, all_subsets, any_states, some_subsets};
 use crate::world::{Shared, World};
@@ -22,56 +23,6 @@ use terrace_media::pm::CrashSnapshot;
 use terrace_reference::{CrashState, Op};
 use terrace_runtime::planted::plant;
 use terrace_runtime::{interleave, thread};
-
-/// The effort of an exploration.
-#[derive(Debug, Clone, Copy)]
-pub struct Effort {
-    /// The most undecided lines at which all subsets are taken.
-    pub lines: u32,
-    /// Images of a moment with more lines, about.
-    pub samples: usize,
-    /// The distance of the explored moments; each case starts at another moment.
-    pub stride: usize,
-    /// The last step runs after a fresh mount, so that no line of an older record is undecided and nearly all
-    /// moments are small enough for all subsets. Otherwise it runs on a pool in use.
-    pub quiet: bool,
-    /// Moments of a case after which recovery is crashed too.
-    pub recoveries: usize,
-    /// Moments of a case at which the daemon alone dies, is started again and goes on working; then power
-    /// fails.
-    pub deaths: usize,
-    /// With a changed ordering point: this many moments soon after it, in place of every `stride`-th.
-    pub soon: usize,
-}
-
-impl Effort {
-    /// No image is judged.
-    pub const NONE: Effort =
-        Effort { lines: 0, samples: 0, stride: 1, quiet: true, recoveries: 0, deaths: 0, soon: 0 };
-
-    /// The effort for runs that begin at each of many moments.
-    fn less(self) -> Effort {
-        Effort { lines: self.lines.min(2), samples: self.samples.min(6), ..self }
-    }
-}
-
-/// The result of a case.
-#[derive(Default)]
-pub struct Explored {
-    /// Distinct images judged.
-    pub states: u64,
-    /// Persistence events of the last step.
-    pub events: u64,
-    /// Moments explored with all subsets, and moments sampled.
-    pub all: u64,
-    pub sampled: u64,
-    /// The ordering points that the last step passed, and the number of passes.
-    pub points: BTreeMap<OrderingPoint, u64>,
-    /// The ordering points that the whole case passed, its mount included.
-    pub passed: BTreeMap<OrderingPoint, u64>,
-    /// The violation.
-    pub violation: Option<String>,
-}
 
 /// Runs a case.
 pub fn explore(config: Config, case: &[Act], effort: Effort, seed: u64, wrong: Wrong) -> Explored {
@@ -91,8 +42,7 @@ pub fn explore_on(known: &Shared, case: &[Act], effort: Effort, seed: u64, wrong
     judged(|explored| {
         let now = known.borrow();
         let devices = now.pool.media.device_images();
-        let Config { persist_only, journaled, .. } = now.config;
-        let setup = Setup { persist_only, journaled, change: wrong.ordering, ..Setup::default() };
+        let setup = Setup { tier0: now.config.tier0, change: wrong.ordering, ..Setup::default() };
         let world = now.fork(Media::from_images(now.pool.media.tier0_content(), devices, &setup));
         plant(wrong.mistake);
         world.borrow_mut().begin_quiet();
@@ -158,7 +108,7 @@ fn run_case(world: &Shared, case: &[Act], effort: Effort, seed: u64, explored: &
         let moment = &moments[index];
         let mut states = &states[..];
         // After the call has returned a crash leaves its result only (C6).
-        if index + 1 == count && (!config.persist_only || persists(&last.action)) {
+        if index + 1 == count && (!config.persist_only() || persists(&last.action)) {
             states = &states[states.len() - 1..];
             seen.clear();
         }
@@ -339,50 +289,6 @@ fn judge_moment(
         let lines = narrow.pending.len();
         let choices = vec![vec![0; lines], vec![NEWEST; lines], any_states(&narrow, &mut random)];
         judge_images(world, &narrow, &choices, &devices, states, seen, explored)?;
-    }
-    Ok(())
-}
-
-/// A commit and a whole home round of a journaled tier 0: few operations ask its device for anything.
-fn settle_journal(world: &Shared) {
-    let medium = world.borrow().pool.media.journal.as_ref().map(Journal::medium);
-    if let Some(medium) = medium.filter(|medium| !medium.is_closed()) {
-        let _ = medium.persist().and_then(|()| medium.advance(usize::MAX));
-    }
-}
-
-/// Judges images of the journal device of a moment, each with the devices below in one state, each distinct image once.
-fn judge_journal(
-    world: &Shared,
-    (journal, moment): (&DeviceSnapshot, &Moment),
-    states: &[CrashState],
-    effort: Effort,
-    seed: u64,
-    seen: &mut HashSet<u64>,
-    explored: &mut Explored,
-) -> Result<(), String> {
-    let mut random = Random(seed);
-    let mut images = vec![journal.image_none(), journal.image_all()];
-    let undecided =
-        journal.unflushed_count() + moment.devices.iter().map(DeviceSnapshot::unflushed_count).sum::<usize>();
-    if undecided > 0 {
-        images.extend((0..effort.samples as u64).map(|turn| journal.image_random(seed + turn)));
-    }
-    for (turn, image) in images.into_iter().enumerate() {
-        let devices = moment.device_images(|device| match random.below(3) {
-            0 => device.image_none(),
-            1 => device.image_all(),
-            _ => device.image_random(seed + turn as u64),
-        });
-        let of_devices = devices.iter().fold(0, |all: u64, image| all.rotate_left(17) ^ image.hash());
-        if !seen.insert(image.hash() ^ of_devices.rotate_left(17)) {
-            continue;
-        }
-        explored.states += 1;
-        let setup = world.borrow().pool.media.setup().clone();
-        let fork = world.borrow().fork(Media::from_journal(image, devices, &setup));
-        let judged = crate::findings::caught(|| fork.borrow_mut().look_and_leave(states));
-        judged.map_err(|error| format!("journal image {turn}, {undecided} blocks undecided: {error}"))?;
     }
     Ok(())
 }

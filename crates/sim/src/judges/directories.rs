@@ -43,7 +43,7 @@ impl Comparison<'_> {
         let newest = self.known.generations.insert(ino.0, found.generation);
         // A crash of such a PM loses returned operations: a removal, and the inode that got the number after
         // it.
-        let lost = self.config.persist_only;
+        let lost = self.config.persist_only();
         assert!(newest < Some(found.generation) || lost, "{ino}: generation {newest:?} again");
         self.known.numbers.insert(id, (ino, found.generation));
     }

@@ -176,7 +176,7 @@ impl World {
                         self.known.numbers.values().map(|(ino, generation)| (ino.0, *generation)).collect();
                     self.known
                         .generations
-                        .retain(|ino, _| !self.config.persist_only || there.contains_key(ino));
+                        .retain(|ino, _| !self.config.persist_only() || there.contains_key(ino));
                     return rivals;
                 }
                 Err(error) if lenient => found.push(format!("not {:?}: {error}", state.name)),

@@ -105,7 +105,7 @@ pub fn format_options(config: Config, uuid: [u8; 16], hash_key: [u8; 16]) -> For
 impl World {
     /// A new pool.
     pub fn new(config: Config, hash_seed: u64, setup: Setup) -> Shared {
-        let setup = Setup { persist_only: config.persist_only, journaled: config.journaled, ..setup };
+        let setup = Setup { tier0: config.tier0, ..setup };
         let mut media = Media::new(2 << 20, config.devices().into_iter().map(|(_, blocks)| blocks), &setup);
         let hash_key = hash_seed.to_le_bytes().repeat(2).try_into().unwrap_or([0; 16]);
         let options = format_options(config, [7; 16], hash_key);

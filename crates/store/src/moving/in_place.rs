@@ -135,7 +135,7 @@ fn write_to_places<'a>(
     }
     // The PM blocks must survive any crash that may tear the copies below them (M5).
     if let Err(error) = store.persistent.persist() {
-        // Nothing is committed any more, so no other location is of use to them either.
+        // The log has stopped: no record could name another location of these blocks.
         trouble.get_or_insert(error);
         return (0, Vec::new());
     }

@@ -24,8 +24,8 @@ mod target;
 mod tier0;
 
 use report::report;
-use target::{CHUNK_BLOCKS, Target, check_content, check_shape, check_space, tier};
-use tier0::Tier0;
+use target::{CHUNK_BLOCKS, Target, check_content, check_space, tier};
+use tier0::{Tier0, check_shape};
 
 pub fn run(args: &Mkfs) -> Outcome<u8> {
     let options = options(args)?;

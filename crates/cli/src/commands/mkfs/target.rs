@@ -1,7 +1,6 @@
 //! The paths of a new pool: looks at existing files and devices, and refuses unusable ones. This module
 //! changes no file.
 
-use super::tier0::Tier0;
 use crate::{signature, taken};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use std::ffi::OsStr;
@@ -13,7 +12,7 @@ use terrace_daemon::failure::{Failure, Outcome, plain};
 use terrace_daemon::output::{self, human, parse_size};
 use terrace_daemon::{ownership, pool};
 use terrace_format::geometry::MIN_PM_SIZE;
-use terrace_format::superblock::{MAX_DEVICES, MAX_PATH};
+use terrace_format::superblock::MAX_PATH;
 use terrace_format::{BLOCK_SIZE, Geometry};
 use terrace_media::speed::ClassedSpeed;
 use terrace_media::{Found, OpenError};
@@ -22,7 +21,7 @@ use terrace_media::{Found, OpenError};
 pub const CHUNK_BLOCKS: u32 = 4096;
 
 /// Smallest tier: the header and two chunks.
-const MIN_TIER: u64 = (1 + 2 * CHUNK_BLOCKS as u64) * BLOCK_SIZE;
+pub const MIN_TIER: u64 = (1 + 2 * CHUNK_BLOCKS as u64) * BLOCK_SIZE;
 
 /// From this size on the format has no block numbers.
 const TOO_LARGE_PM: u64 = 16 << 40;
@@ -36,7 +35,7 @@ pub struct Target {
     /// Bytes of the medium, whole blocks.
     pub size: u64,
     /// Bytes given, or found.
-    given: u64,
+    pub given: u64,
     /// The speed that the user gave.
     pub speed: Option<ClassedSpeed>,
 }
@@ -166,30 +165,6 @@ pub fn check_pm(pm: &Target) -> Outcome<()> {
         return Err(Failure::at(&pm.path, text));
     }
     Geometry::choose(pm.size, CHUNK_BLOCKS).map(drop).map_err(|error| Failure::at(&pm.path, error))
-}
-
-/// Checks the sizes and number of the media, and that no medium is named twice.
-pub fn check_shape(tier0: &Tier0, tiers: &[Target]) -> Outcome<()> {
-    tier0.check_shape()?;
-    if tiers.len() > MAX_DEVICES {
-        return Err(Failure::new(format!("{} tiers given; use at most {MAX_DEVICES}", tiers.len())));
-    }
-    for tier in tiers {
-        check_minimum(&tier.path, (tier.size, tier.given), "a tier", MIN_TIER)?;
-    }
-    let all: Vec<&Target> = std::iter::once(tier0.target()).chain(tiers).collect();
-    for (index, one) in all.iter().enumerate() {
-        for other in &all[..index] {
-            let same_file = match (&one.existing, &other.existing) {
-                (Some(one), Some(other)) => one.found.identity() == other.found.identity(),
-                _ => false,
-            };
-            if one.path == other.path || same_file {
-                return Err(Failure::at(&one.path, "given twice; every tier needs a device of its own"));
-            }
-        }
-    }
-    Ok(())
 }
 
 /// Checks a size: the bytes that are used, and the bytes that the user gave.

@@ -1,6 +1,6 @@
 //! Tier 0 of a new pool: a file of persistent memory, or a journal.
 
-use super::target::{Target, check_minimum, check_pm, target};
+use super::target::{CHUNK_BLOCKS, MIN_TIER, Target, check_minimum, check_pm, target};
 use crate::args::Mkfs;
 use indicatif::{ProgressBar, ProgressDrawTarget};
 use std::ffi::OsStr;
@@ -12,6 +12,7 @@ use terrace_daemon::output::{self, human, parse_size};
 use terrace_daemon::pool;
 use terrace_format::geometry::MIN_PM_SIZE;
 use terrace_format::journal::Layout;
+use terrace_format::superblock::MAX_DEVICES;
 use terrace_format::{BLOCK_SIZE, Geometry};
 use terrace_media::block::FileDevice;
 use terrace_media::found::is_in_memory;
@@ -34,7 +35,7 @@ pub enum Tier0 {
 }
 
 impl Tier0 {
-    /// What the user asks for.
+    /// The tier 0 that the arguments name.
     pub fn of(args: &Mkfs) -> Outcome<Tier0> {
         if let Some(text) = &args.journal {
             return journal(text);
@@ -77,7 +78,7 @@ impl Tier0 {
             Tier0::Journal(target, layout) => {
                 let bytes = layout.image_bytes();
                 check_minimum(&target.path, (bytes, bytes), "tier 0", MIN_PM_SIZE)?;
-                Geometry::choose(bytes, super::target::CHUNK_BLOCKS)
+                Geometry::choose(bytes, CHUNK_BLOCKS)
                     .map(drop)
                     .map_err(|error| Failure::at(&target.path, error))
             }
@@ -132,6 +133,30 @@ impl Tier0 {
             }
         }
     }
+}
+
+/// Checks the sizes and number of the media, and that no medium is named twice.
+pub fn check_shape(tier0: &Tier0, tiers: &[Target]) -> Outcome<()> {
+    tier0.check_shape()?;
+    if tiers.len() > MAX_DEVICES {
+        return Err(Failure::new(format!("{} tiers given; use at most {MAX_DEVICES}", tiers.len())));
+    }
+    for tier in tiers {
+        check_minimum(&tier.path, (tier.size, tier.given), "a tier", MIN_TIER)?;
+    }
+    let all: Vec<&Target> = std::iter::once(tier0.target()).chain(tiers).collect();
+    for (index, one) in all.iter().enumerate() {
+        for other in &all[..index] {
+            let same_file = match (&one.existing, &other.existing) {
+                (Some(one), Some(other)) => one.found.identity() == other.found.identity(),
+                _ => false,
+            };
+            if one.path == other.path || same_file {
+                return Err(Failure::at(&one.path, "given twice; every tier needs a device of its own"));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Writes a new file whole: a flush behind a store into a hole would commit the host's own journal too.

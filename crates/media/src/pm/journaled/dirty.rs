@@ -1,8 +1,7 @@
-//! The pages of the image that home lacks: two bits for each, behind the image in the same memory, so that they outlive the
-//! process with it (J13).
+//! The pages of the image that home lacks: two bits for each page, behind the image in the same memory file, which outlives the
+//! process (J13).
 //!
-//! A page is *dirty* from a store on until a home round takes it; a page that was taken is *going* until the round's anchor
-//! is durable. Invariants: the dirty bit is set before the store. Bits of a page change under its lock, but for the end of a
+//! A page is *dirty* from a store on until a home round takes the page, then *going* until the round's anchor is durable. Invariants: the dirty bit is set before the store. Bits of a page change under its lock, but for the end of a
 //! round, which clears going bits alone.
 
 use crate::pm::RamPm;

@@ -8,7 +8,7 @@
 //! 4. Only then the log before C is free.
 //!
 //! Invariants: a page in home is never newer than the durable log. A crash tears only pages that an entry behind the anchor's C
-//! names. An anchor whose write failed may be durable, so it is written again before anything else. Lock order: the home lock
+//! names. An anchor whose write failed may be durable: the next round writes the same anchor first. Lock order: the home lock
 //! comes before page locks.
 
 use super::image::Image;
@@ -24,7 +24,7 @@ use terrace_format::{BLOCK_SIZE, DeviceBlock, PmOffset};
 use terrace_runtime::sync::Mutex;
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 
-/// Pages that are written together: 512 KiB, so that a commit waits for no more (J6).
+/// Pages written together: 512 KiB, the longest wait of a commit for a home write (J6).
 const PAGES_AT_ONCE: usize = 128;
 
 /// The pages in home.
@@ -170,7 +170,7 @@ impl Home {
             .flat_map(u32::to_le_bytes)
             .collect();
         log.ring.append(&Entry { kind: EntryKind::GoingHome, offset: PmOffset(0), bytes: &names });
-        // Behind the copies: every store that they show has its place before this one.
+        // Behind the copies: a copy shows stores with an earlier place alone.
         log.commit_to(image, log.ring.tail())?;
         let mut writes: Vec<Run<'_>> = Vec::with_capacity(runs.len());
         let mut rest = blocks.as_slice();
@@ -216,10 +216,12 @@ impl Home {
 
 /// Makes the pages of a round count: table, flush, anchor.
 fn end_round(image: &Image, log: &Log, home: &mut HomeState, boundary: u64) -> Result<(), MediaError> {
-    log.commit_to(image, boundary)?;
+    // Not up to the boundary alone: a page that was forgotten during the round is not in home, and the record that freed it may
+    // be the last of the log (J8).
+    log.commit_to(image, log.ring.tail())?;
     let next = 1 - home.table;
     write_table(log, home, next)?;
-    // One flush for pages and table: nobody reads this table before the anchor names it.
+    // A single flush serves pages and table: the table is not in use before the anchor names it.
     log.device.flush()?;
     let Some((found, acknowledged)) = log.boundary() else {
         unreachable!("the batch before {boundary} is acknowledged");

@@ -1,7 +1,7 @@
 //! The image: the content of tier 0 in DRAM, with the bits of its dirty pages behind it and the locks of its pages (J1).
 //!
-//! Invariant: a page is locked from the reservation of a store until the store is in the image, so a thread that locks all
-//! pages one by one has waited for every store with an earlier place.
+//! Invariant: a page is locked from the reservation of a store until the image has the bytes. So a thread that takes each lock
+//! once has waited for every store with an earlier place.
 
 use super::dirty::DirtyPages;
 use crate::pm::{PmMedium, RamPm};
@@ -27,14 +27,14 @@ pub(super) struct Image {
 }
 
 impl Image {
-    /// An image of so many zero bytes.
+    /// An image of `bytes` zeros.
     pub fn new(bytes: u64) -> Result<Image, OpenError> {
         let memory = RamPm::anonymous(Image::memory_bytes(bytes))?;
         let locks = Box::new(std::array::from_fn(|_| PageLock::default()));
         Ok(Image { memory, dirty: DirtyPages::new(bytes, bytes / BLOCK_SIZE), bytes, locks })
     }
 
-    /// Memory that an image of so many bytes takes.
+    /// Bytes of memory for an image of `bytes` bytes.
     pub fn memory_bytes(bytes: u64) -> u64 {
         bytes + DirtyPages::bytes(bytes / BLOCK_SIZE)
     }

@@ -1,10 +1,10 @@
 //! The log: batches become durable in commits (J5).
 //!
-//! A caller of `persist` waits until everything before its call is acknowledged. The caller that finds no commit under way
-//! is the leader: it closes the open batch and writes it in its own thread, while later stores gather in the next batch.
+//! A caller of `persist` waits until all stores before the call are acknowledged. If no commit is under way, the caller is the
+//! leader: the leader closes the open batch and writes the batch in its own thread, while later stores gather in the next batch.
 //!
 //! Invariants: batches are written in the order of their positions, and a batch is acknowledged after all earlier batches.
-//! After a failure nothing is acknowledged any more. Lock order: the state comes last.
+//! A failed log acknowledges no batch. Lock order: the state comes last.
 
 use super::image::Image;
 use super::ring::Ring;
@@ -17,11 +17,11 @@ use terrace_format::journal::{BATCH_HEADER_BYTES, BatchHeader, Layout, MAX_BATCH
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 use terrace_runtime::sync::{Condvar, Mutex, MutexGuard};
 
-/// A longer open batch is closed by the store that finds it so. Far enough below the largest batch for the entries of
-/// threads that have not found it yet.
+/// The store that makes the open batch longer closes the batch. Half of the largest batch, as other threads may append
+/// meanwhile.
 const LONG_BATCH_BYTES: u64 = MAX_BATCH_BYTES / 2;
 
-/// A place between two batches that an anchor may name.
+/// A place between two batches, for an anchor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Boundary {
     pub position: u64,
@@ -31,7 +31,7 @@ pub(super) struct Boundary {
     pub previous: u32,
 }
 
-/// A closed batch that waits for its turn.
+/// A closed batch in the queue.
 #[derive(Debug, Clone, Copy)]
 struct Closed {
     start: u64,
@@ -46,7 +46,7 @@ struct State {
     busy: bool,
     /// Behind the last acknowledged batch.
     acknowledged: Boundary,
-    /// The boundary that a home round waits for: its position, and the rest once the batch before it is acknowledged.
+    /// The boundary of a home round: its position, and the whole boundary after the batch before is acknowledged.
     wanted: Option<(u64, Option<Boundary>)>,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct Log {
     changed: Condvar,
     /// Position of the open batch, as `State` has it or older.
     open: AtomicU64,
-    /// Everything below is durable: the end of the last acknowledged batch, with the header behind it.
+    /// End of the durable places: the end of the last acknowledged batch, and the header behind.
     durable: AtomicU64,
     failed: OnceLock<MediaError>,
     /// Batches written, and their bytes.
@@ -103,17 +103,17 @@ impl Log {
         }
     }
 
-    /// The error that ended the medium, if one did.
+    /// Refuses after the log has failed.
     pub fn refuse_if_failed(&self) -> Result<(), MediaError> {
         self.failed.get().map_or(Ok(()), |error| Err(error.clone()))
     }
 
-    /// Nothing is acknowledged from now on.
+    /// The log has failed (J12).
     fn fail(&self, error: &MediaError) {
         let _ = self.failed.set(error.clone());
     }
 
-    /// Whether everything below a tail is durable.
+    /// Whether all places below a tail are durable.
     pub fn is_durable(&self, tail: u64) -> bool {
         self.durable.load(Ordering::Acquire) >= tail
     }
@@ -129,12 +129,12 @@ impl Log {
         self.ring.tail() - self.start.load(Ordering::Acquire)
     }
 
-    /// Bytes that no commit has made durable.
+    /// Bytes without a commit.
     pub fn waiting(&self) -> u64 {
         self.ring.tail().saturating_sub(self.durable.load(Ordering::Acquire))
     }
 
-    /// Returns when everything below `target`, a tail of the ring, is durable.
+    /// Returns when all places below `target`, a tail of the ring, are durable.
     pub fn commit_to(&self, image: &Image, target: u64) -> Result<(), MediaError> {
         let mut state = self.state.lock();
         while !self.is_durable(target) {
@@ -161,7 +161,7 @@ impl Log {
         }
     }
 
-    /// Closes the open batch if it is long. A store calls it without locks, with its place.
+    /// Closes the open batch if the batch is long. For a store at `place`, without locks.
     pub fn close_if_long(&self, place: u64) {
         let is_long = |open: u64| place.saturating_sub(open) > LONG_BATCH_BYTES;
         if is_long(self.open.load(Ordering::Relaxed)) {
@@ -218,8 +218,8 @@ impl Log {
             previous: before.previous,
             acknowledged: before.position,
         };
-        // SAFETY: the batch is closed, every store with a place in it has ended, and its memory is not reserved again before it
-        // is acknowledged. The header's place belongs to the leader, who writes it before the pieces are taken again.
+        // SAFETY: the batch is closed, every store with a place in the batch has ended, and the memory is not reserved again
+        // before the batch is acknowledged. The leader owns the place of the header, and writes there before the second call.
         let content = unsafe { self.ring.blocks(batch.start, batch.end) };
         let pieces = content.map(bytes_of);
         let [front, back] = pieces;
@@ -227,7 +227,7 @@ impl Log {
         self.ring.put_header(batch.start, &bytes);
         // SAFETY: as above.
         let pieces = unsafe { self.ring.blocks(batch.start, batch.end) };
-        let limit = (self.start.load(Ordering::Acquire) + self.layout.log_bytes());
+        let limit = self.start.load(Ordering::Acquire) + self.layout.log_bytes();
         if batch.end > limit {
             return Err(self.out_of_log(batch.end - limit));
         }
@@ -253,8 +253,7 @@ impl Log {
         DeviceError { device, operation, offset: 0, length, errno: libc::ENOSPC }.into()
     }
 
-    /// Begins to wait for a boundary at the present end of the log: all entries before it are in batches before it. Gives the
-    /// position.
+    /// Closes the open batch and remembers its end as the boundary of a home round. Gives the position.
     pub fn want_boundary(&self) -> u64 {
         let mut state = self.state.lock();
         self.close_open_batch(&mut state);

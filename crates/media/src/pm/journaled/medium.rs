@@ -5,11 +5,9 @@ use super::image::Image;
 use super::log::Log;
 use super::ring::{Full, STEP_BYTES};
 use super::step::Schedule;
-use crate::found::is_in_memory;
 use crate::pm::{JournalStatus, PmCounters, PmMedium, RamPm};
 use crate::{MediaError, Promise};
 use std::panic::Location;
-use std::path::Path;
 use terrace_format::journal::{Entry, EntryKind};
 use terrace_format::{BLOCK_SIZE, PmOffset};
 use terrace_runtime::Next;
@@ -137,8 +135,7 @@ impl PmMedium for JournaledPm {
     }
 
     fn promise(&self) -> Promise {
-        let device = self.log.device.promise();
-        if is_in_memory(Path::new(self.log.device.name())) { Promise::ProcessCrash } else { device }
+        self.log.device.promise()
     }
 
     fn describe(&self) -> String {
@@ -224,6 +221,15 @@ impl PmMedium for JournaledPm {
 
     fn prepare(&self, offset: PmOffset, length: u64) {
         self.image.memory.prepare(offset, length.min(self.size().saturating_sub(offset.0)));
+    }
+
+    /// Whole pages stay out of the next home round (J8).
+    fn forget(&self, offset: PmOffset, length: u64) {
+        let end = offset.0.saturating_add(length).min(self.size()) / BLOCK_SIZE;
+        for page in offset.0.div_ceil(BLOCK_SIZE)..end {
+            let _locked = self.image.lock_page(page);
+            self.image.dirty.forget(&self.image.memory, page);
+        }
     }
 
     fn step(&self, now_ns: u64) -> Next {

@@ -2,7 +2,7 @@
 //!
 //! Opening has this order: the newest sound anchor; home pages, each against its checksum; the batches from the anchor on;
 //! their entries in order; an anchor with a new epoch, durable before the first store. A crash inside changes nothing, as
-//! opening writes that anchor alone.
+//! opening writes no more than this anchor.
 
 use super::error::JournalError;
 use super::home::{Home, HomeState, copy_of, least_log_bytes};
@@ -27,7 +27,7 @@ const MEMORY_RESERVE_BYTES: u64 = 256 << 20;
 pub struct JournalOptions {
     /// Bytes of the ring (`journal_buffer`).
     pub ring_bytes: u64,
-    /// Longest time in milliseconds that a store waits for a commit that nobody asks for (`journal_ms`).
+    /// Milliseconds after which the step commits a store without a `persist` (`journal_ms`).
     pub journal_ms: u64,
     /// Nothing is written to the device, and no store succeeds.
     pub read_only: bool,
@@ -45,9 +45,9 @@ pub struct OpenedJournal {
     pub pm: JournaledPm,
     /// Batches applied.
     pub batches: u64,
-    /// Pages whose home a crash had torn, put together again from the log.
+    /// Torn pages, put together again from the log.
     pub healed: u64,
-    /// Pages that are damaged in home: their reads fail.
+    /// Damaged pages of home: reads fail.
     pub condemned: u64,
 }
 

@@ -1,7 +1,7 @@
 //! Applies the log to the image of a journal that is opened (J10, J11).
 //!
-//! The log ends at the first batch that is not valid. An unreadable block at that place is no end, but damage (T3). So is a
-//! place that was acknowledged: the anchor or a later batch proves it.
+//! The log ends at the first invalid batch. An unreadable block at this place is damage (T3). So is an acknowledged place: the
+//! anchor or a later batch proves the acknowledgement.
 
 use super::error::JournalError;
 use super::image::Image;
@@ -12,20 +12,20 @@ use std::collections::BTreeSet;
 use terrace_format::journal::{Anchor, BatchHeader, EntryKind, Layout, MAX_BATCH_BYTES, entries};
 use terrace_format::{BLOCK_SIZE, Corrupt};
 
-/// Bytes behind the end of the log in which a batch may prove that the end is damage.
+/// Bytes behind the end of the log in which a batch may prove damage.
 const PROOF_BYTES: u64 = 16 << 20;
-/// Bytes of the log that are read together: at first few, as most logs are short, then more and more.
+/// Bytes of the log for a read: at first 256 KiB, as most logs are short, doubled with each read.
 const WINDOW_BYTES: [u64; 2] = [256 << 10, 2 * MAX_BATCH_BYTES];
 /// Bytes of one read.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// The end of a log whose entries are in the image.
+/// The end of a log, after all entries went into the image.
 pub(super) struct LogEnd {
     /// Behind the last valid batch.
     pub end: Boundary,
     /// Batches applied.
     pub batches: u64,
-    /// Pages that a crash may have torn in home.
+    /// Pages on the way home at the crash, perhaps torn there.
     pub going_home: BTreeSet<u64>,
 }
 
@@ -36,14 +36,14 @@ struct Window<'a> {
     buffer: Buffer,
     start: u64,
     blocks: usize,
-    /// Blocks of the window that the device cannot read.
+    /// Unreadable blocks of the window.
     unreadable: BTreeSet<usize>,
 }
 
 /// A valid batch: header, CRC and bytes.
 type Batch<'a> = (BatchHeader, u32, &'a [u8]);
 
-/// A block of the log that cannot be read.
+/// A read error inside the log.
 struct Unreadable;
 
 impl<'a> Window<'a> {
@@ -103,7 +103,7 @@ impl<'a> Window<'a> {
 /// Applies all batches from the anchor on.
 ///
 /// # Errors
-/// A log that is damaged before its end; entries that no medium writes.
+/// Damage before the end of the log; impossible entries.
 pub(super) fn replay(
     device: &dyn BlockMedium,
     layout: &Layout,
@@ -156,7 +156,7 @@ fn last_page(offset: u64, length: usize) -> u64 {
     (offset + (length as u64).max(1) - 1) / BLOCK_SIZE
 }
 
-/// The batch at a boundary, if it is valid and continues the chain: header, CRC and bytes.
+/// The batch at a boundary, if valid and next in the chain: header, CRC and bytes.
 fn next_batch<'a>(
     window: &'a mut Window<'_>,
     anchor: &Anchor,
@@ -176,7 +176,7 @@ fn next_batch<'a>(
     Ok(header.verify(&anchor.uuid, batch).map(|crc| (header, crc, batch)))
 }
 
-/// Whether a valid batch behind the end of the log says that more was acknowledged.
+/// Whether a valid batch behind the end of the log names a later acknowledged position.
 fn proves_more(window: &mut Window<'_>, anchor: &Anchor, end: u64) -> bool {
     let last = (end + PROOF_BYTES).min(anchor.start + anchor.log_bytes);
     let mut position = end;
@@ -199,7 +199,7 @@ fn proves_more(window: &mut Window<'_>, anchor: &Anchor, end: u64) -> bool {
     false
 }
 
-/// Notes the pages that an entry names.
+/// Notes the pages of an entry.
 fn note_pages(pages: &mut BTreeSet<u64>, bytes: &[u8], limit: u64) {
     for pair in bytes.as_chunks::<8>().0 {
         let [a, b, c, d, e, f, g, h] = *pair;

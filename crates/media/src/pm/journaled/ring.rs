@@ -3,9 +3,9 @@
 //! Positions are those of the log and only grow; the place in memory is the position modulo the ring's size. A store
 //! reserves its place by one atomic addition to the tail, so places are the order of all stores.
 //!
-//! Invariants: a place is written by the thread that reserved it, and by nobody else until its batch is acknowledged.
-//! No store reserves a place whose memory holds a batch that is not acknowledged, or whose block of the log an anchor still
-//! needs: the room is looked at under a page lock, and [`MARGIN_BYTES`] covers every thread that passed the look.
+//! Invariants: the thread that reserved a place writes there, and no other thread until the batch is acknowledged.
+//! No store reserves a place over a batch without acknowledgement, or over a block of the log that an anchor needs: a store
+//! looks at the room under a page lock, and [`MARGIN_BYTES`] covers every thread behind the look.
 
 use super::image::PAGE_LOCKS;
 use crate::block::AlignedBlock;
@@ -16,10 +16,10 @@ use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 
 /// The smallest ring.
 pub(super) const MIN_RING_BYTES: u64 = 8 << 20;
-/// Bytes that threads may reserve beyond the room: each has looked under a page lock, and each entry may end a batch.
+/// Bytes that threads may reserve beyond the room: a thread for each page lock, and an entry may end a batch.
 pub(super) const MARGIN_BYTES: u64 = 2 << 20;
 
-/// The step writes a batch when so much waits, so that no `persist` has to write all of what a bulk writer left (J6).
+/// Bytes without a commit at which the step writes a batch: a later `persist` finds less to write (J6).
 pub(super) const STEP_BYTES: u64 = 1 << 20;
 
 const _: () = assert!(MARGIN_BYTES > PAGE_LOCKS as u64 * 4 * BLOCK_SIZE);
@@ -67,12 +67,12 @@ impl Ring {
         self.memory.len() as u64 * BLOCK_SIZE
     }
 
-    /// The end of all places reserved so far.
+    /// The end of the reserved places.
     pub fn tail(&self) -> u64 {
         self.tail.load(Ordering::SeqCst)
     }
 
-    /// The limit that keeps a store from reserving a place; look under a page lock.
+    /// The limit that a store meets; look under a page lock.
     pub fn full(&self) -> Option<Full> {
         let end = self.tail() + MARGIN_BYTES;
         if end > self.ring_limit.load(Ordering::Acquire) {
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_batch_has_its_entries_and_zeros_behind_them() {
+    fn a_closed_batch_has_entries_and_zeros_to_the_end_of_its_block() {
         let start = 5 * BLOCK_SIZE;
         let ring = Ring::new(MIN_RING_BYTES, start);
         assert_eq!(ring.close(start), None);
