@@ -28,6 +28,6 @@ pub use found::{Access, Found};
 pub use open::OpenError;
 pub use page_memory::PageMemory;
 pub use pm::mapping::memory_available;
-pub use pm::{PmMedium, Promise};
+pub use pm::{PmMedium, Point, Promise};
 pub use prefetch::prefetch;
 pub use view::{BlockView, PmView};

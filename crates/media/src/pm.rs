@@ -6,6 +6,16 @@ macro_rules! forward_to_below {
         fn order_persists(&self) -> bool {
             self.below.order_persists()
         }
+        fn point(&self) -> crate::pm::Point {
+            self.below.point()
+        }
+        fn try_persist_at(
+            &self,
+            point: crate::pm::Point,
+            at: &'static std::panic::Location<'static>,
+        ) -> Result<bool, crate::MediaError> {
+            self.below.try_persist_at(point, at)
+        }
         fn counters(&self) -> crate::pm::PmCounters {
             self.below.counters()
         }
@@ -89,6 +99,10 @@ impl Promise {
     }
 }
 
+/// A moment in the order of all stores of a medium; later moments are larger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Point(pub(crate) u64);
+
 /// A persistent-memory medium: reads, explicit writes, ordering.
 ///
 /// Aligned 8-byte words are read and stored atomically by all methods. Stores become durable only through
@@ -160,6 +174,18 @@ pub trait PmMedium: Send + Sync {
     /// # Errors
     /// [`MediaError::Device`] of a journal device. A crash may then leave any state that `order` allows.
     fn persist_at(&self, at: &'static Location<'static>) -> Result<(), MediaError>;
+    /// The present moment in the order of all stores.
+    fn point(&self) -> Point {
+        Point(0)
+    }
+    /// Whether all lines written back before a point are durable, without a wait for a device. A medium whose `persist` never
+    /// waits does it. For the source line `at`: called as `try_persist()`, which knows its caller.
+    ///
+    /// # Errors
+    /// As [`Self::persist_at`].
+    fn try_persist_at(&self, _point: Point, at: &'static Location<'static>) -> Result<bool, MediaError> {
+        self.persist_at(at).map(|()| true)
+    }
     /// Fences issued and cache lines written back or streamed so far, for benches. A medium that does
     /// not count returns zeros.
     fn counters(&self) -> PmCounters {
@@ -218,6 +244,15 @@ macro_rules! fences {
             #[track_caller]
             pub fn persist(&self) -> Result<(), MediaError> {
                 self.persist_at(Location::caller())
+            }
+            /// Whether all lines written back before a point are durable, without a wait for a device.
+            ///
+            /// # Errors
+            /// As [`PmMedium::persist_at`].
+            #[inline]
+            #[track_caller]
+            pub fn try_persist(&self, point: Point) -> Result<bool, MediaError> {
+                self.try_persist_at(point, Location::caller())
             }
         }
     )*};

@@ -11,6 +11,7 @@ use crate::reservation::Source;
 use std::sync::Arc;
 use terrace_catalog::{Catalog, DeviceRun, IoPin};
 use terrace_format::{DeviceId, Lsn};
+use terrace_media::Point;
 use terrace_runtime::sync::{LockKind, RankedMutex};
 use terrace_wal::Result;
 
@@ -98,13 +99,18 @@ impl ChunkSpace {
     /// As [`Self::load_step`].
     pub fn allocate(&self, devices: &[DeviceId], want: u64) -> Result<Option<DeviceRun>> {
         let want = want.clamp(1, u64::from(self.loader.chunk_blocks()));
+        self.take_over();
         loop {
             let run = self.claim_run(devices, want, want, Source::Unpromised);
             if run.is_some() {
                 return Ok(run);
             }
-            if !self.load_step()? {
-                return Ok(self.claim_run(devices, want, 1, Source::Unpromised));
+            if self.load_step()? {
+                continue;
+            }
+            let part = self.claim_run(devices, want, 1, Source::Unpromised);
+            if part.is_some() || !self.persist_waiting() {
+                return Ok(part);
             }
         }
     }
@@ -120,18 +126,22 @@ impl ChunkSpace {
     pub fn allocate_runs(&self, devices: &[DeviceId], want: u64, reserved: bool) -> Result<Vec<DeviceRun>> {
         let source = if reserved { Source::Reservation } else { Source::Unpromised };
         let want = want.clamp(1, u64::from(self.loader.chunk_blocks()));
+        self.take_over();
         loop {
             if let Some(run) = self.claim_run(devices, want, want, source) {
                 return Ok(vec![run]);
             }
-            if !self.load_step()? {
-                // A good part of a large request side by side is worth a write and a flush of its own.
-                let part =
-                    (want / 4 >= MIN_PART_BLOCKS).then(|| self.claim_run(devices, want, want / 4, source));
-                return Ok(match part.flatten() {
-                    Some(run) => vec![run],
-                    None => self.space.lock().claim_holes(devices, want, source),
-                });
+            if self.load_step()? {
+                continue;
+            }
+            // A good part of a large request side by side is worth a write and a flush of its own.
+            let part = (want / 4 >= MIN_PART_BLOCKS).then(|| self.claim_run(devices, want, want / 4, source));
+            let runs = match part.flatten() {
+                Some(run) => vec![run],
+                None => self.space.lock().claim_holes(devices, want, source),
+            };
+            if !runs.is_empty() || !self.persist_waiting() {
+                return Ok(runs);
             }
         }
     }
@@ -146,12 +156,19 @@ impl ChunkSpace {
     /// # Errors
     /// As [`Self::load_step`].
     pub fn reserve(&self, count: u64) -> Result<bool> {
+        self.take_over();
         loop {
             if self.reserve_now(count) {
                 return Ok(true);
             }
-            if !self.load_step()? {
-                return Ok(self.reserve_now(count));
+            if self.load_step()? {
+                continue;
+            }
+            if self.reserve_now(count) {
+                return Ok(true);
+            }
+            if !self.persist_waiting() {
+                return Ok(false);
             }
         }
     }
@@ -186,12 +203,32 @@ impl ChunkSpace {
     /// Tells that a record freed the blocks; call it once the record is persisted. Pinned blocks are
     /// claimed again only when their pins are dropped.
     pub fn freed(&self, run: DeviceRun, lsn: Lsn) {
-        let mut space = self.space.lock();
-        if space.is_loading {
-            space.early.push((run, lsn));
-        } else {
-            space.free_run(run, lsn);
+        self.space.lock().freed(run, lsn);
+    }
+
+    /// Tells that a record freed the blocks; all of the record is stored before `point`. The blocks are claimed again when that
+    /// is durable (T6).
+    pub fn freed_at(&self, run: DeviceRun, lsn: Lsn, point: Point) {
+        self.space.lock().waiting.push_back((point, run, lsn));
+        self.take_over();
+    }
+
+    /// Makes those waiting runs free whose records are durable by now.
+    fn take_over(&self) {
+        let wal = self.loader.wal();
+        // After a failure no claim could be committed.
+        self.space.lock().take_over(|point| wal.try_persist(point).unwrap_or(false));
+    }
+
+    /// Makes all waiting runs free, by a `persist`; false when none waits, or PM has failed. Call it without locks.
+    fn persist_waiting(&self) -> bool {
+        let wal = self.loader.wal();
+        let point = wal.pm().point();
+        if self.space.lock().waiting.is_empty() || wal.persist().is_err() {
+            return false;
         }
+        self.space.lock().take_over(|waiting| waiting <= point);
+        true
     }
 
     /// Pins blocks on which I/O is about to start. Take it under the inode lock (S7).
@@ -225,6 +262,8 @@ impl ChunkSpace {
             totals.total += device.blocks.saturating_sub(1);
             totals.free += device.free;
         }
+        let waiting = space.waiting.iter().filter(|(_, run, _)| devices.contains(&run.device));
+        totals.free += waiting.map(|(_, run, _)| run.length).sum::<u64>();
         totals
     }
 

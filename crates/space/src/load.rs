@@ -37,6 +37,11 @@ impl Loader {
         Loader { catalog, chunk_blocks, one_at_a_time: Mutex::new(()) }
     }
 
+    /// The log.
+    pub(crate) fn wal(&self) -> &terrace_wal::Wal {
+        self.catalog.wal()
+    }
+
     /// Blocks of a chunk.
     pub(crate) fn chunk_blocks(&self) -> u32 {
         self.chunk_blocks

@@ -9,8 +9,10 @@ use crate::device_space::DeviceSpace;
 use crate::fill::Filling;
 use crate::io_pins::IoPins;
 use crate::reservation::{Reservation, Source};
+use std::collections::VecDeque;
 use terrace_catalog::DeviceRun;
 use terrace_format::{DeviceId, Lsn};
+use terrace_media::Point;
 
 /// A device, and the chunks of it that are being filled.
 pub(crate) struct Device {
@@ -27,6 +29,8 @@ pub(crate) struct LowerSpace {
     /// Frees reported while a load was under way.
     pub early: Vec<(DeviceRun, Lsn)>,
     pub is_loading: bool,
+    /// Runs whose freeing records are not known to be durable, in the order of their points (T6).
+    pub waiting: VecDeque<(Point, DeviceRun, Lsn)>,
     /// Bitmaps that could not be read.
     pub damaged: u64,
 }
@@ -113,6 +117,22 @@ impl LowerSpace {
         let before = device.free;
         device.free_run(run, Lsn(u64::MAX));
         debug_assert_eq!(device.free - before, run.length, "claim {run:?} is released twice");
+    }
+
+    /// Makes the first waiting runs free, as far as `is_durable` says of their points.
+    pub(crate) fn take_over(&mut self, mut is_durable: impl FnMut(Point) -> bool) {
+        while let Some((_, run, lsn)) = self.waiting.pop_front_if(|(point, _, _)| is_durable(*point)) {
+            self.freed(run, lsn);
+        }
+    }
+
+    /// A durable record freed blocks.
+    pub(crate) fn freed(&mut self, run: DeviceRun, lsn: Lsn) {
+        if self.is_loading {
+            self.early.push((run, lsn));
+        } else {
+            self.free_run(run, lsn);
+        }
     }
 
     /// Makes blocks free that a record freed.

@@ -1,14 +1,14 @@
 //! The write-ahead log of a pool: its state, and room reserved in a lane.
 
 use crate::checkpoint_state::CheckpointState;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::lane::Lane;
 use crate::page_checksums::PageChecksums;
 use std::panic::Location;
 use std::sync::Arc;
 use terrace_format::record::RECORD_ALIGN;
 use terrace_format::{Geometry, Lsn};
-use terrace_media::PmMedium;
+use terrace_media::{MediaError, PmMedium, Point};
 use terrace_runtime::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use terrace_runtime::sync::{Condvar, Mutex, PoolLocks};
 
@@ -118,11 +118,21 @@ impl Wal {
     /// The medium's.
     #[track_caller]
     pub fn persist(&self) -> Result<()> {
-        self.pm.persist_at(Location::caller()).map_err(|error| {
-            tracing::error!(%error, "persistent memory failed to make commits durable: the pool takes no more changes");
-            self.stopped.store(true, Ordering::SeqCst);
-            error.into()
-        })
+        self.pm.persist_at(Location::caller()).map_err(|error| self.stop(error))
+    }
+    /// Whether all commits before a point are durable, without a wait for a device. A failure stops all changes.
+    ///
+    /// # Errors
+    /// The medium's.
+    #[track_caller]
+    pub fn try_persist(&self, point: Point) -> Result<bool> {
+        self.pm.try_persist_at(point, Location::caller()).map_err(|error| self.stop(error))
+    }
+    #[cold]
+    fn stop(&self, error: MediaError) -> Error {
+        tracing::error!(%error, "persistent memory failed to make commits durable: the pool takes no more changes");
+        self.stopped.store(true, Ordering::SeqCst);
+        error.into()
     }
     /// True after a failure of PM: nothing can be committed.
     pub fn is_stopped(&self) -> bool {

@@ -5,7 +5,7 @@ use terrace_engine::{
     Engine, FsError, FsResult, InPlace, MountOptions, Movements, PolicyKind, Simulation, Wait, WriteFlags,
     read_superblock,
 };
-use terrace_format::Ino;
+use terrace_format::{DeviceId, Ino};
 use terrace_media::block::Times;
 use terrace_testkit::{ROOT, SimulatedPool, TrackedFile, create};
 
@@ -96,10 +96,46 @@ fn freed_device_blocks_stay_unused_after_a_failed_persist() {
     let options = || MountOptions { policy: Some(PolicyKind::STATIC), ..Default::default() };
     let content: Vec<u8> = vec![5; 60 * BLOCK];
     let mut file = TrackedFile::cold(SimulatedPool::new(2 << 20, 1025), options(), &content).unwrap();
-    let used = file.fs.status().unwrap().tiers[1].used_bytes;
+    let space = std::sync::Arc::clone(file.fs.store.devices.space());
+    let all = [DeviceId(0)];
+    let free = space.totals(&all).unwrap().free;
     file.pool.pm.fail_persist(Some(Times::Forever));
     file.set_size(0).unwrap();
     file.fs.run_background(1000);
-    assert_eq!(file.fs.status().unwrap().tiers[1].used_bytes, used);
     assert!(file.fs.is_stopped());
+    let claims = std::iter::from_fn(|| space.allocate(&all, 16).unwrap());
+    assert_eq!(claims.map(|run| run.length).sum::<u64>(), free);
+}
+
+/// Runs that a record freed are claimed again when that record is durable, and a claim that finds no other room makes it so (T6).
+#[test]
+fn a_full_device_persists_freeing_records_before_it_claims_their_blocks() {
+    let options = || MountOptions { policy: Some(PolicyKind::STATIC), ..Default::default() };
+    let content: Vec<u8> = vec![5; 60 * BLOCK];
+    let pool = SimulatedPool::new(2 << 20, 1025);
+    pool.pm.set_persist_only(true);
+    let mut file = TrackedFile::cold(pool, options(), &content).unwrap();
+    let space = std::sync::Arc::clone(file.fs.store.devices.space());
+    let all = [DeviceId(0)];
+    let free = space.totals(&all).unwrap().free;
+    file.set_size(0).unwrap();
+    file.fs.run_background(1000);
+    assert!(space.totals(&all).unwrap().free >= free + 60, "df counts them at once");
+    let fences = || {
+        file.pool
+            .pm
+            .clock()
+            .ordering()
+            .points()
+            .iter()
+            .filter(|(point, _)| point.to_string().contains("chunk_space"))
+            .count()
+    };
+    assert_eq!(fences(), 0, "room elsewhere needs no persist");
+    let mut claimed = 0;
+    while let Some(run) = space.allocate(&all, 16).unwrap() {
+        claimed += run.length;
+        assert!(claimed <= free || fences() > 0, "blocks of a record that may be lost are claimed");
+    }
+    assert!(claimed >= free + 60);
 }

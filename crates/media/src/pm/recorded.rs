@@ -10,7 +10,7 @@ use super::crash_image::CrashSnapshot;
 use super::image::PmImage;
 use super::poison::{Access, Poisons};
 use super::stores::{Store, Stores, lines_of};
-use super::{PmCounters, PmMedium, Promise};
+use super::{PmCounters, PmMedium, Point, Promise};
 use crate::block::Times;
 use crate::crash::{CrashClock, CrashMember, EventKind};
 use crate::ordering::OrderingKind;
@@ -322,6 +322,20 @@ impl PmMedium for RecordedPm {
         }
         state.end_epoch(kept);
         Ok(())
+    }
+
+    fn point(&self) -> Point {
+        Point(self.shared.state.lock().stores.epoch())
+    }
+
+    /// Where only `persist` makes durable, this one does not: it tells whether one has come since the point.
+    fn try_persist_at(&self, point: Point, at: &'static Location<'static>) -> Result<bool, MediaError> {
+        let state = self.shared.state.lock();
+        if state.persist_only {
+            return Ok(state.stores.durable_epoch() > point.0);
+        }
+        drop(state);
+        self.persist_at(at).map(|()| true)
     }
 
     fn counters(&self) -> PmCounters {

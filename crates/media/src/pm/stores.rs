@@ -54,6 +54,16 @@ impl Stores {
         self.visible.len() as u64
     }
 
+    /// The present epoch.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The epoch that the last fence with an effect on durability began.
+    pub fn durable_epoch(&self) -> u64 {
+        self.durable_epoch
+    }
+
     /// The content that reads see.
     pub fn visible(&self) -> &PmImage {
         &self.visible

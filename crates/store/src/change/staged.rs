@@ -347,11 +347,9 @@ impl<'a> Staged<'a> {
             self.store.persistent.blocks().freed(lsn, &self.released);
         }
         if !self.device_freed.is_empty() {
-            // Before another medium's blocks are reused the freeing record is persisted (design 3, T6).
-            // After a failure nothing more is committed, and the next mount finds these blocks free, or used.
-            if self.store.persistent.persist().is_ok() {
-                self.device_freed.iter().for_each(|run| self.store.devices.space().freed(*run, lsn));
-            }
+            // Before another medium's blocks are reused the freeing record is durable (design 3, T6). Not here: locks are held.
+            let (space, point) = (self.store.devices.space(), self.store.persistent.pm().point());
+            self.device_freed.iter().for_each(|run| space.freed_at(*run, lsn, point));
         }
         if let Some(tick) = self.store.steering.stamp() {
             for (block, _) in &self.entries {

@@ -5,7 +5,7 @@ use super::image::Image;
 use super::log::Log;
 use super::ring::{Full, STEP_BYTES};
 use super::step::Schedule;
-use crate::pm::{JournalStatus, PmCounters, PmMedium, RamPm};
+use crate::pm::{JournalStatus, PmCounters, PmMedium, Point, RamPm};
 use crate::{MediaError, Promise};
 use std::panic::Location;
 use terrace_format::journal::{Entry, EntryKind};
@@ -205,6 +205,17 @@ impl PmMedium for JournaledPm {
     fn persist_at(&self, _at: &'static Location<'static>) -> Result<(), MediaError> {
         self.fences.fetch_add(1, Ordering::Relaxed);
         self.log.commit_to(&self.image, self.log.ring.tail())
+    }
+
+    fn point(&self) -> Point {
+        Point(self.log.ring.tail())
+    }
+
+    fn try_persist_at(&self, point: Point, _at: &'static Location<'static>) -> Result<bool, MediaError> {
+        if self.log.is_durable(point.0) {
+            return Ok(true);
+        }
+        self.log.refuse_if_failed().map(|()| false)
     }
 
     fn counters(&self) -> PmCounters {
