@@ -15,14 +15,17 @@ use terrace_sim::drivers::necessity::{History, changes, index, need, on_two_thre
 /// The crates of the engine.
 const ENGINE: [&str; 10] =
     ["store", "fs", "migration", "engine", "wal", "catalog", "space", "map", "blocks", "cache"];
-/// Functions whose points only planted mistakes pass, and `stamp`, which the daemon calls before all else:
-/// crates/engine/tests/content/devices.rs shows the need of its flush. `median_of` measures, on a clock that moves.
-const PLANTED: [(&str, &str); 5] = [
+/// Functions whose points only planted mistakes pass, and `stamp` and `stamp_devices`, which the daemon calls before all else:
+/// crates/engine/tests/content/devices.rs shows the need of their points. `median_of` measures, on a clock that moves.
+/// `persist_waiting` needs a device without any other room: crates/engine/tests/content/persist_errors.rs.
+const PLANTED: [(&str, &str); 7] = [
     ("engine/src/line_costs.rs", "median_of"),
     ("fs/src/sync.rs", "flush_devices"),
     ("fs/src/names/link.rs", "count_in_place"),
     ("store/src/moving/demote.rs", "write_late"),
     ("engine/src/mount.rs", "stamp"),
+    ("engine/src/mount.rs", "stamp_devices"),
+    ("space/src/chunk_space.rs", "persist_waiting"),
 ];
 
 fn root() -> PathBuf {

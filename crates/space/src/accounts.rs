@@ -51,6 +51,9 @@ impl ChunkSpace {
                 free += found.iter().map(|word| u64::from(word.count_zeros())).sum::<u64>();
                 for bit in 0..device.capacity(chunk) {
                     let run = device.run_of(Piece { chunk, bits: Run::new(bit, 1) });
+                    if space.waits(run) {
+                        continue;
+                    }
                     match (bits::is_set(&found, bit), bits::is_set(&bitmap, bit)) {
                         (true, false) => accounts.claimed.push(run),
                         (false, true) => accounts.given.push(run),

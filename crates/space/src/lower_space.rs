@@ -126,6 +126,15 @@ impl LowerSpace {
         }
     }
 
+    /// Whether a block is in a waiting run.
+    pub(crate) fn waits(&self, block: DeviceRun) -> bool {
+        self.waiting.iter().any(|(_, run, _)| {
+            run.device == block.device
+                && block.start.0 < run.start.0 + run.length
+                && run.start.0 < block.start.0 + block.length
+        })
+    }
+
     /// A durable record freed blocks.
     pub(crate) fn freed(&mut self, run: DeviceRun, lsn: Lsn) {
         if self.is_loading {

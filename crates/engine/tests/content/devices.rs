@@ -5,10 +5,13 @@ use terrace_engine::{
     Engine, FsResult, MountOptions, Movements, PoolMedia, Simulation, Wait, WriteFlags, format,
     read_superblock,
 };
+use terrace_format::checkpoint::Checkpoint;
 use terrace_format::device::DeviceHeader;
+use terrace_format::geometry::CHECKPOINT_COPIES;
 use terrace_format::{DeviceBlock, Ino};
-use terrace_media::BlockMedium;
 use terrace_media::block::{AlignedBlock, MissingDevice, Operation, SimulatedDevice, Times};
+use terrace_media::pm::RecordedPm;
+use terrace_media::{BlockMedium, PmMedium};
 use terrace_placement::Home;
 use terrace_testkit::{CALLER, ROOT, SimulatedPool, format_options};
 
@@ -391,5 +394,26 @@ fn device_headers_name_the_last_writable_mount() -> FsResult<()> {
     let fs = mount(false, false)?;
     assert!(fs.stamp_devices().is_err());
     assert!(header(&devices[1]).epoch.get() > header(&devices[0]).epoch.get());
+    Ok(())
+}
+
+/// Epochs of a mount were once in device headers before PM had them for good: PM that only `persist` makes durable came back with
+/// an earlier epoch, as an older copy of the pool.
+#[test]
+fn a_device_names_no_epoch_that_a_loss_of_power_takes_from_pm() -> FsResult<()> {
+    let pool = SimulatedPool::new(4 << 20, 4096);
+    pool.pm.set_persist_only(true);
+    let fs = pool.mount();
+    fs.stamp_devices()?;
+    let epoch = fs.store.persistent.wal().epoch();
+    drop(fs);
+    let left = RecordedPm::from_image(pool.pm.snapshot().image_oldest());
+    let (superblock, _) = read_superblock(&left, true).unwrap();
+    let newest = CHECKPOINT_COPIES.into_iter().filter_map(|copy| {
+        let mut bytes = vec![0; 4096];
+        left.read(copy.offset(), &mut bytes).unwrap();
+        Checkpoint::decode(&bytes, &superblock.uuid, superblock.geometry().lane_count).ok()
+    });
+    assert_eq!(newest.map(|checkpoint| checkpoint.epoch).max(), Some(epoch));
     Ok(())
 }
