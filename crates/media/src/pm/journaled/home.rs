@@ -33,6 +33,8 @@ pub(super) struct HomeState {
     pub checksums: Vec<u32>,
     /// The table in use.
     pub table: usize,
+    /// Pages that may be torn in home: those that opening found so, and those of failed writes. Each is dirty, or forgotten.
+    pub torn: BTreeSet<u64>,
     /// Blocks of each table that are older than `checksums`.
     pub stale: [BTreeSet<u64>; 2],
     /// Number of the last anchor.
@@ -41,6 +43,16 @@ pub(super) struct HomeState {
     pub unsure: Option<Anchor>,
     /// The round under way: its boundary, and the first page that it has not looked at.
     pub round: Option<(u64, u64)>,
+}
+
+impl HomeState {
+    /// The checksum of a page changed: both tables are older.
+    fn make_stale(&mut self, page: u64) {
+        let block = page / TABLE_ENTRIES as u64;
+        self.stale.iter_mut().for_each(|stale| {
+            stale.insert(block);
+        });
+    }
 }
 
 /// Bytes of the log that stores leave to a home round: for each group of pages a batch and the entry that names them.
@@ -179,15 +191,16 @@ impl Home {
             writes.push((log.layout.home().plus(*first), now));
             rest = later;
         }
+        home.torn.extend(&numbers);
         log.device.write_runs(&writes)?;
+        numbers.iter().for_each(|page| {
+            home.torn.remove(page);
+        });
         for (page, block) in numbers.iter().zip(&blocks) {
             if let Some(checksum) = home.checksums.get_mut(*page as usize) {
                 *checksum = page_checksum(&log.uuid, *page, &block.0);
             }
-            let number = page / TABLE_ENTRIES as u64;
-            home.stale.iter_mut().for_each(|stale| {
-                stale.insert(number);
-            });
+            home.make_stale(*page);
         }
         self.pages.fetch_add(numbers.len() as u64, Ordering::Relaxed);
         Ok(())
@@ -219,6 +232,13 @@ fn end_round(image: &Image, log: &Log, home: &mut HomeState, boundary: u64) -> R
     // Not up to the boundary alone: a page that was forgotten during the round is not in home, and the record that freed it may
     // be the last of the log (J8).
     log.commit_to(image, log.ring.tail())?;
+    // No page is dirty: these were forgotten. Their content means nothing, and home must not be read for it.
+    for page in std::mem::take(&mut home.torn) {
+        if let Some(checksum) = home.checksums.get_mut(page as usize) {
+            *checksum = 0;
+        }
+        home.make_stale(page);
+    }
     let next = 1 - home.table;
     write_table(log, home, next)?;
     // A single flush serves pages and table: the table is not in use before the anchor names it.

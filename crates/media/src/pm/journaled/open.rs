@@ -149,6 +149,7 @@ impl JournaledPm {
         let home = HomeState {
             checksums,
             table: anchor.table,
+            torn: healed.clone(),
             // Which blocks of the other table are older is not known.
             stale: if anchor.table == 0 { [BTreeSet::new(), every()] } else { [every(), BTreeSet::new()] },
             number: opened.number,
