@@ -178,13 +178,13 @@ pub trait PmMedium: Send + Sync {
     fn point(&self) -> Point {
         Point(0)
     }
-    /// Whether all lines written back before a point are durable, without a wait for a device. A medium whose `persist` never
-    /// waits does it. For the source line `at`: called as `try_persist()`, which knows its caller.
+    /// Whether all lines ordered before a point are durable, without a wait for a device. A medium whose `persist` never waits
+    /// makes them so. For the source line `at`: called as `try_persist()`, which knows its caller.
     ///
     /// # Errors
     /// As [`Self::persist_at`].
     fn try_persist_at(&self, _point: Point, at: &'static Location<'static>) -> Result<bool, MediaError> {
-        self.persist_at(at).map(|()| true)
+        if self.order_persists() { Ok(true) } else { self.persist_at(at).map(|()| true) }
     }
     /// Fences issued and cache lines written back or streamed so far, for benches. A medium that does
     /// not count returns zeros.
@@ -245,7 +245,7 @@ macro_rules! fences {
             pub fn persist(&self) -> Result<(), MediaError> {
                 self.persist_at(Location::caller())
             }
-            /// Whether all lines written back before a point are durable, without a wait for a device.
+            /// Whether all lines ordered before a point are durable, without a wait for a device.
             ///
             /// # Errors
             /// As [`PmMedium::persist_at`].

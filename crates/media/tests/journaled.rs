@@ -223,3 +223,36 @@ fn crash_images_match_recorded_pm_with_persist_only() {
     eprintln!("{} images", judged.load(Ordering::Relaxed));
     assert!(judged.load(Ordering::Relaxed) > 100 * runs);
 }
+
+/// A page that a crash had torn in home, and that was forgotten before it went home again, was once taken for damage.
+#[test]
+fn a_torn_page_that_is_forgotten_is_no_damage() {
+    let device = new_journal();
+    let pm = open(device.clone()).pm;
+    pm.write(PmOffset(0), &[1; 8192]).unwrap();
+    assert!(pm.advance(usize::MAX).unwrap());
+    pm.write(PmOffset(0), &[2; 8192]).unwrap();
+    let clock = device.clock().clone();
+    let kept: Arc<Mutex<Vec<DeviceSnapshot>>> = Arc::new(Mutex::new(Vec::new()));
+    let (sender, weak) = (kept.clone(), Arc::downgrade(&device));
+    clock.on_event(Some(Box::new(move |_| {
+        if let Some(device) = weak.upgrade() {
+            sender.lock().push(device.snapshot());
+        }
+    })));
+    pm.advance(usize::MAX).unwrap();
+    clock.on_event(None);
+    let moments = std::mem::take(&mut *kept.lock());
+    let mut healed = 0;
+    for (moment, seed) in moments.iter().flat_map(|moment| (0..8).map(move |seed| (moment, seed))) {
+        let device = Arc::new(SimulatedDevice::from_image(moment.image_random(seed)));
+        let opened = open(device.clone());
+        assert_eq!(opened.condemned, 0);
+        healed += opened.healed;
+        opened.pm.forget(PmOffset(0), 8192);
+        opened.pm.write(PmOffset(50_000), &[3]).unwrap();
+        opened.pm.close().unwrap();
+        assert_eq!(open_image(device.snapshot().image_none()).condemned, 0);
+    }
+    assert!(healed > 0, "no crash tore a page");
+}

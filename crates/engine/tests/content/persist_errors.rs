@@ -95,16 +95,18 @@ fn no_cold_copy_is_written_over_after_a_failed_persist() {
 fn freed_device_blocks_stay_unused_after_a_failed_persist() {
     let options = || MountOptions { policy: Some(PolicyKind::STATIC), ..Default::default() };
     let content: Vec<u8> = vec![5; 60 * BLOCK];
-    let mut file = TrackedFile::cold(SimulatedPool::new(2 << 20, 1025), options(), &content).unwrap();
+    let pool = SimulatedPool::new(2 << 20, 1025);
+    pool.pm.set_persist_only(true);
+    let mut file = TrackedFile::cold(pool, options(), &content).unwrap();
     let space = std::sync::Arc::clone(file.fs.store.devices.space());
     let all = [DeviceId(0)];
     let free = space.totals(&all).unwrap().free;
     file.pool.pm.fail_persist(Some(Times::Forever));
     file.set_size(0).unwrap();
     file.fs.run_background(1000);
-    assert!(file.fs.is_stopped());
     let claims = std::iter::from_fn(|| space.allocate(&all, 16).unwrap());
     assert_eq!(claims.map(|run| run.length).sum::<u64>(), free);
+    assert!(file.fs.is_stopped());
 }
 
 /// Runs that a record freed are claimed again when that record is durable, and a claim that finds no other room makes it so (T6).
