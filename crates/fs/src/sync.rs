@@ -31,12 +31,25 @@ pub fn fsync(store: &Store, ino: Ino, _data_only: bool, wait: Wait) -> FsResult<
     if is_waiting && wait != Wait::Allowed && !is_done_here(store, ino)? {
         return Err(FsError::WouldBlock);
     }
+    if wait != Wait::Allowed && would_wait(store)? {
+        return Err(FsError::WouldBlock);
+    }
     note_fsync(store, ino);
     let choices = judge_sync(store, ino);
     let written = if is_waiting { write_back_noted(store, ino, wait) } else { Ok(()) };
     keep_choices(store, ino, &choices);
     written?;
     barrier(store)
+}
+
+/// Whether a `persist` would wait for the journal device of PM.
+fn would_wait(store: &Store) -> FsResult<bool> {
+    let pm = store.persistent.pm();
+    if pm.order_persists() {
+        return Ok(false);
+    }
+    let is_durable = store.persistent.wal().try_persist(pm.point()).map_err(|_| FsError::NotDurable)?;
+    Ok(!is_durable)
 }
 
 /// Most pages for PM that the thread of a request writes back: 512 KiB.
