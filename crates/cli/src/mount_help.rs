@@ -33,6 +33,9 @@ Memory:
 
 Durability:
   data=atomic|ordered       a write is all or nothing after a crash, or in place
+  journal_ms=N, journal_buffer=SIZE
+                            pools made with --journal: how long changes wait for the journal without an fsync, and
+                            the memory in which they wait (1000, 64M)
   metadata=any|pm           whether names and attributes may move to lower tiers (any)
 
 Placement:

@@ -9,6 +9,7 @@ pub mod control;
 pub mod emulation;
 mod ending;
 pub mod failure;
+mod journal_options;
 pub mod launch;
 mod lazy_options;
 mod limits;

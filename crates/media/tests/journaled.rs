@@ -224,9 +224,9 @@ fn crash_images_match_recorded_pm_with_persist_only() {
     assert!(judged.load(Ordering::Relaxed) > 100 * runs);
 }
 
-/// A page that a crash had torn in home, and that was forgotten before it went home again, was once taken for damage.
+/// Pages torn in home by a crash, then forgotten before the next round, once counted as damage.
 #[test]
-fn a_torn_page_that_is_forgotten_is_no_damage() {
+fn forgotten_torn_pages_are_no_damage() {
     let device = new_journal();
     let pm = open(device.clone()).pm;
     pm.write(PmOffset(0), &[1; 8192]).unwrap();

@@ -17,4 +17,4 @@ pub use superblock::{
 };
 pub use tier::{given_tier, open_damaged_tier, open_tier, tier_named, trouble_of_tier};
 pub use tier0::{Tier0, open_tier0, open_tier0_or_say, tier0_failure};
-pub use tier0_file::Tier0File;
+pub use tier0_file::{Tier0File, kind_of_tier0};

@@ -48,11 +48,6 @@ impl Tier0File {
         }
     }
 
-    /// Whether the content is that of a journal.
-    pub fn is_journal(&self) -> bool {
-        self.anchor.is_some()
-    }
-
     /// Whether a log has newer content than the file shows.
     pub fn has_log(&self) -> bool {
         self.anchor.is_some_and(|anchor| !anchor.clean)
@@ -67,6 +62,11 @@ fn anchor_of(file: &File) -> Option<Anchor> {
         Anchor::decode(&block).ok()
     };
     ANCHOR_COPIES.into_iter().filter_map(read).max_by_key(|anchor| anchor.number)
+}
+
+/// The kind of an unopened tier 0, as status names it.
+pub fn kind_of_tier0(path: &Path) -> &'static str {
+    if is_journal(path) { "journaled" } else { "ram" }
 }
 
 /// Whether a path holds a journal, sound or not.

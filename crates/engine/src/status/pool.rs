@@ -12,6 +12,7 @@ use serde::Serialize;
 use terrace_format::BLOCK_SIZE;
 use terrace_format::cuckoo_map::{BUCKET_ENTRIES, Buckets, is_free};
 use terrace_format::map_kind::MapKind;
+use terrace_media::pm::JournalStatus;
 use terrace_migration::report::{MigrationReport, migration_report};
 use terrace_migration::requested::progress::RequestReport;
 use terrace_placement::Observation;
@@ -41,6 +42,8 @@ pub struct LogStatus {
     pub capacity_bytes: u64,
     /// Bytes that a mount would replay if the daemon died now.
     pub used_bytes: u64,
+    /// The journal of a journaled tier 0.
+    pub journal: Option<JournalStatus>,
 }
 
 /// DRAM in use.
@@ -150,6 +153,7 @@ pub fn status(engine: &Engine) -> FsResult<FsStatus> {
         .take_while(|byte| **byte != 0)
         .copied()
         .collect::<Vec<u8>>();
+    let journal = engine.store.persistent.pm().journal_status();
     Ok(FsStatus {
         label: String::from_utf8_lossy(&label).into_owned(),
         tiers,
@@ -174,14 +178,15 @@ pub fn status(engine: &Engine) -> FsResult<FsStatus> {
             clean: engine.recovery.clean,
             warnings: engine.recovery.warnings.clone(),
         },
-        log: log_status(engine),
+        log: log_status(engine, journal.clone()),
         dram: DramStatus {
             cache_bytes: engine.store.dram.cache().bytes(),
             buffer_bytes: engine.store.dram.write_back().limit_pages * BLOCK_SIZE,
             dirty_bytes: engine.store.dram.cache().dirty_bytes(),
             lazy: lazy_status(engine),
         },
-        bytes_not_yet_durable: engine.store.dram.cache().dirty_bytes(),
+        bytes_not_yet_durable: engine.store.dram.cache().dirty_bytes()
+            + journal.as_ref().map_or(0, |journal| journal.waiting_bytes),
         pm: engine.store.persistent.pm().describe(),
         read_only: engine.store.mode.read_only,
         panics,
@@ -234,10 +239,11 @@ fn stash_entries(engine: &Engine, buckets: &Buckets) -> Option<u64> {
     Some(entries)
 }
 
-fn log_status(engine: &Engine) -> LogStatus {
+fn log_status(engine: &Engine, journal: Option<JournalStatus>) -> LogStatus {
     let geometry = engine.store.persistent.wal().geometry();
     LogStatus {
         capacity_bytes: u64::from(geometry.lane_count) * geometry.lane_size,
         used_bytes: engine.store.persistent.wal().used_bytes(),
+        journal,
     }
 }

@@ -74,9 +74,10 @@ pub(crate) fn tier_status(engine: &Engine) -> FsResult<Vec<TierStatus>> {
         class: "pm",
         speed: None,
     };
+    let is_journaled = engine.store.persistent.pm().journal_status().is_some();
     let mut tiers = vec![TierStatus {
         id: 0,
-        kind: if engine.store.persistent.pm().journal_status().is_some() { "journaled" } else { "ram" },
+        kind: if is_journaled { "journaled" } else { "ram" },
         promise: engine.store.persistent.pm().promise().name(),
         devices: vec![pm],
         capacity_bytes: capacity,

@@ -397,10 +397,9 @@ fn device_headers_name_the_last_writable_mount() -> FsResult<()> {
     Ok(())
 }
 
-/// Epochs of a mount were once in device headers before PM had them for good: PM that only `persist` makes durable came back with
-/// an earlier epoch, as an older copy of the pool.
+/// Device headers once had the epoch of a mount before PM had persisted the epoch: PM came back as an older copy of the pool.
 #[test]
-fn a_device_names_no_epoch_that_a_loss_of_power_takes_from_pm() -> FsResult<()> {
+fn epochs_in_device_headers_are_durable_in_pm_before() -> FsResult<()> {
     let pool = SimulatedPool::new(4 << 20, 4096);
     pool.pm.set_persist_only(true);
     let fs = pool.mount();

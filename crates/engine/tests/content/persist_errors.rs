@@ -109,9 +109,9 @@ fn freed_device_blocks_stay_unused_after_a_failed_persist() {
     assert!(file.fs.is_stopped());
 }
 
-/// Runs that a record freed are claimed again when that record is durable, and a claim that finds no other room makes it so (T6).
+/// A claim on a device without other room persists the freeing records of waiting runs, and takes the runs afterwards (T6).
 #[test]
-fn a_full_device_persists_freeing_records_before_it_claims_their_blocks() {
+fn claims_on_a_full_device_persist_freeing_records_first() {
     let options = || MountOptions { policy: Some(PolicyKind::STATIC), ..Default::default() };
     let content: Vec<u8> = vec![5; 60 * BLOCK];
     let pool = SimulatedPool::new(2 << 20, 1025);

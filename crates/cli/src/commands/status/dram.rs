@@ -24,6 +24,29 @@ pub(super) fn show(found: &Value, verbose: bool) {
     }
 }
 
+/// The journal of a journaled fast tier: its log, its commits, and pages written home.
+pub(super) fn show_journal(journal: &Value, verbose: bool) {
+    if journal.is_null() {
+        return;
+    }
+    let [used, log, waiting] =
+        ["log_used_bytes", "log_bytes", "waiting_bytes"].map(|name| size(&journal[name]));
+    if let Some(error) = journal["failed"].as_str() {
+        output::print(format!("journal FAILED: {error}; reads go on, changes are refused"));
+    }
+    output::print(format!("journal: {used} of a log of {log} in use; {waiting} not yet in it"));
+    if verbose {
+        let [commits, pages, dirty, healed, damaged] =
+            ["commits", "home_pages", "dirty_pages", "healed_pages", "condemned_pages"]
+                .map(|name| text(&journal[name]));
+        let (bytes, age) = (size(&journal["committed_bytes"]), text(&journal["oldest_ms"]));
+        output::print(format!(
+            "journal: {commits} commits of {bytes} in all, {pages} pages written home, {dirty} to be written; \
+             oldest change not in it {age} ms; mount: {healed} pages healed, {damaged} damaged"
+        ));
+    }
+}
+
 /// Whether writes to the fast tier may wait in DRAM, and why.
 fn lazy_line(lazy: &Value) -> String {
     let state = if lazy["on"] == true { "on" } else { "off" };

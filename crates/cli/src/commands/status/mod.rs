@@ -84,7 +84,7 @@ fn unmounted(pool: &Path, superblock: &Superblock) -> Value {
     let reason = pool::trouble_of_pm(pool, superblock);
     let health = if reason.is_some() { "resized" } else { "ok" };
     let mut tiers = vec![json!({
-        "id": 0, "kind": "ram", "promise": null, "capacity_bytes": size, "used_bytes": null,
+        "id": 0, "kind": pool::kind_of_tier0(pool), "promise": null, "capacity_bytes": size, "used_bytes": null,
         "devices": [{
             "path": output::path_text(pool), "capacity_bytes": size, "used_bytes": null, "health": health,
             "reason": reason,
@@ -291,4 +291,5 @@ fn show_live(found: &Value, verbose: bool) {
         output::print(format!("mounted {clean}: {time} s, {records} records replayed"));
     }
     dram::show(found, verbose);
+    dram::show_journal(&found["log"]["journal"], verbose);
 }
