@@ -38,8 +38,8 @@ pub fn run(args: &Mkfs) -> Outcome<u8> {
     for one in std::iter::once(tier0.target()).chain(&tiers) {
         check_content(one, args.force)?;
     }
-    check_space(tier0.target())?;
     tier0.check_memory()?;
+    check_space(tier0.target())?;
     if args.dry_run {
         return dry_run(&tier0, &tiers);
     }

@@ -181,7 +181,11 @@ impl Home {
             .flat_map(|(first, count)| [*first as u32, *count as u32])
             .flat_map(u32::to_le_bytes)
             .collect();
-        log.ring.append(&Entry { kind: EntryKind::GoingHome, offset: PmOffset(0), bytes: &names });
+        {
+            // A leader waits for each entry by the locks of pages, whatever the entry is.
+            let _locked = image.lock_page(numbers[0]);
+            log.ring.append(&Entry { kind: EntryKind::GoingHome, offset: PmOffset(0), bytes: &names });
+        }
         // Behind the copies: a copy shows stores with an earlier place alone.
         log.commit_to(image, log.ring.tail())?;
         let mut writes: Vec<Run<'_>> = Vec::with_capacity(runs.len());

@@ -5,12 +5,13 @@ use super::image::Image;
 use super::log::Log;
 use super::ring::{Full, STEP_BYTES};
 use super::step::Schedule;
-use crate::pm::{JournalStatus, PmCounters, PmMedium, Point, RamPm};
+use crate::pm::{JournalStatus, PmCounters, PmMedium, Point};
 use crate::{MediaError, Promise};
 use std::panic::Location;
 use terrace_format::journal::{Entry, EntryKind};
 use terrace_format::{BLOCK_SIZE, PmOffset};
 use terrace_runtime::Next;
+use terrace_runtime::sync::MutexGuard;
 use terrace_runtime::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use terrace_runtime::thread::Waker;
 
@@ -75,36 +76,53 @@ impl JournaledPm {
         while !rest.is_empty() {
             let room = (BLOCK_SIZE - at.0 % BLOCK_SIZE) as usize;
             let (piece, behind) = rest.split_at(rest.len().min(room));
-            self.log_in_page(at, |_| Some(piece))?;
+            self.log_in_page(at, piece)?;
             at = at.plus(piece.len() as u64);
             rest = behind;
         }
         Ok(())
     }
 
-    /// Logs bytes inside one page, which `bytes` gives under the page's lock, and stores them.
-    fn log_in_page<'a>(
-        &self,
-        at: PmOffset,
-        bytes: impl FnOnce(&RamPm) -> Option<&'a [u8]>,
-    ) -> Result<(), MediaError> {
-        let page = at.0 / BLOCK_SIZE;
-        let locked = loop {
-            let locked = self.image.lock_page(page);
-            self.refuse_stores()?;
-            let Some(full) = self.log.ring.full() else { break locked };
-            drop(locked);
-            self.make_room(full)?;
-        };
-        let Some(bytes) = bytes(&self.image.memory) else { return Ok(()) };
+    /// Stores bytes inside one page: into the ring, then into the image.
+    fn log_in_page(&self, at: PmOffset, bytes: &[u8]) -> Result<(), MediaError> {
+        let locked = self.lock_with_room(at)?;
         let place = self.log.ring.append(&Entry { kind: EntryKind::Store, offset: at, bytes });
         self.image.store_in_page(at, bytes)?;
         drop(locked);
+        self.appended(place);
+        Ok(())
+    }
+
+    /// Logs bytes inside one page as they are in the image, and leaves the image alone: other threads may store in place
+    /// meanwhile. The read comes before the reservation: a record has its place before its in-place stores, so a cut of the log
+    /// never has the effect of a record without the record (J3).
+    fn log_from_image(&self, at: PmOffset, bytes: &mut [u8]) -> Result<(), MediaError> {
+        let locked = self.lock_with_room(at)?;
+        self.image.memory.read(at, bytes)?;
+        let place = self.log.ring.append(&Entry { kind: EntryKind::Store, offset: at, bytes });
+        self.image.mark(at.0 / BLOCK_SIZE);
+        drop(locked);
+        self.appended(place);
+        Ok(())
+    }
+
+    /// The lock of a page, when ring and log have room for an entry.
+    fn lock_with_room(&self, at: PmOffset) -> Result<MutexGuard<'_, ()>, MediaError> {
+        loop {
+            let locked = self.image.lock_page(at.0 / BLOCK_SIZE);
+            self.refuse_stores()?;
+            let Some(full) = self.log.ring.full() else { return Ok(locked) };
+            drop(locked);
+            self.make_room(full)?;
+        }
+    }
+
+    /// After an entry at a place, without locks: wakes the step, and ends a long batch.
+    fn appended(&self, place: u64) {
         if place / STEP_BYTES != (place + BLOCK_SIZE) / STEP_BYTES {
             self.waker.wake();
         }
         self.log.close_if_long(place);
-        Ok(())
     }
 
     /// Whether an orderly close has ended it, or it only reads.
@@ -179,8 +197,6 @@ impl PmMedium for JournaledPm {
         self.image.memory.expect_load(offset);
     }
 
-    /// Reads each piece before it reserves the place of the piece: a record has its place before its in-place stores, so a
-    /// cut of the log never has the effect of a record without the record (J3).
     fn write_back(&self, offset: PmOffset, length: u64) {
         let end = offset.0.saturating_add(length).min(self.size());
         let mut at = offset.0;
@@ -190,10 +206,7 @@ impl PmMedium for JournaledPm {
             let piece = &mut bytes[..(next.min(end) - at) as usize];
             self.lines.fetch_add((piece.len() as u64).div_ceil(64), Ordering::Relaxed);
             // A failed medium refuses the next store; poisoned lines stay as they are, as on other media.
-            let _ = self.log_in_page(PmOffset(at), |image| {
-                image.read(PmOffset(at), piece).ok()?;
-                Some(piece)
-            });
+            let _ = self.log_from_image(PmOffset(at), piece);
             at = next;
         }
     }
