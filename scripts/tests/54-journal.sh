@@ -38,13 +38,13 @@ rm copy
 writers=()
 for round in $(seq "$kills"); do
     "$terrace" mount journal mnt -o journal_ms=200 >mount.out 2>&1 || die "mount $round: $(cat mount.out)"
-    pid=$("$terrace" status --json mnt | sed -n 's/.*"pid": \([0-9]*\).*/\1/p' | head -1)
+    pid=$("$terrace" status --json mnt | sed -n '0,/"pid"/s/.*"pid": \([0-9]*\).*/\1/p')
     for number in 1 2; do
         mkdir -p "mnt/writer-$number"
         if [ "$round" -gt 1 ]; then
             "$helper" verify "mnt/writer-$number" "$log/writer-$number" || die "round $round: acknowledged data is lost"
         fi
-        "$helper" writer "mnt/writer-$number" "$log/writer-$number" "$((round * 7 + number))" >>"$log/out" 2>&1 &
+        (trap - ERR && exec "$helper" writer "mnt/writer-$number" "$log/writer-$number" "$((round * 7 + number))") >>"$log/out" 2>&1 &
         writers+=($!)
     done
     sleep "0.$((RANDOM % 90 + 10))"
