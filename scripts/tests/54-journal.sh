@@ -11,9 +11,9 @@ mkdir "$log"
 refused() { # TEXT, COMMAND…
     local text=$1
     shift
-    if "$@" >refused.out 2>&1; then die "not refused: $*"; fi
-    grep -q -- "$text" refused.out || die "$* said: $(cat refused.out)"
-    [ "$(wc -l <refused.out)" -le 2 ] || die "$* said more than two lines: $(cat refused.out)"
+    if "$@" >refused.out 2>&1; then fail "not refused: $*"; fi
+    grep -q -- "$text" refused.out || fail "$* said: $(cat refused.out)"
+    [ "$(wc -l <refused.out)" -le 2 ] || fail "$* said more than two lines: $(cat refused.out)"
 }
 
 refused "below the minimum of tier 0" "$terrace" mkfs --journal j,memory=1M
@@ -21,12 +21,12 @@ refused "the log needs at least" "$terrace" mkfs --journal j,memory=64M,log=1M
 refused "use memory=SIZE or log=SIZE" "$terrace" mkfs --journal j,size=64M
 refused "of memory, " "$terrace" mkfs --journal j,memory=8T
 refused "cannot be used with" "$terrace" mkfs --journal j --pm k
-[ ! -e j ] || die "a refused mkfs left a file"
+[ ! -e j ] || fail "a refused mkfs left a file"
 
-"$terrace" mkfs --journal journal,memory=48M,log=128M --tier tier.img,size=1G >mkfs.out 2>&1 || die "mkfs: $(cat mkfs.out)"
-grep -q "promise power-fail" mkfs.out || die "mkfs names no promise: $(cat mkfs.out)"
+"$terrace" mkfs --journal journal,memory=48M,log=128M --tier tier.img,size=1G >mkfs.out 2>&1 || fail "mkfs: $(cat mkfs.out)"
+grep -q "promise power-fail" mkfs.out || fail "mkfs names no promise: $(cat mkfs.out)"
 refused "use --force to overwrite" "$terrace" mkfs --journal journal,memory=48M
-"$terrace" status journal | grep -q "not mounted, clean" || die "a new pool is not clean"
+"$terrace" status journal | grep -q "not mounted, clean" || fail "a new pool is not clean"
 cp --sparse=always journal copy
 truncate -s 100M copy
 refused "is it a copy that was cut off" "$terrace" mount copy mnt
@@ -37,14 +37,14 @@ rm copy
 
 writers=()
 for round in $(seq "$kills"); do
-    "$terrace" mount journal mnt -o journal_ms=200 >mount.out 2>&1 || die "mount $round: $(cat mount.out)"
+    "$terrace" mount journal mnt -o journal_ms=200 >mount.out 2>&1 || fail "mount $round: $(cat mount.out)"
     pid=$("$terrace" status --json mnt | sed -n '0,/"pid"/s/.*"pid": \([0-9]*\).*/\1/p')
     for number in 1 2; do
         mkdir -p "mnt/writer-$number"
         if [ "$round" -gt 1 ]; then
-            "$helper" verify "mnt/writer-$number" "$log/writer-$number" || die "round $round: acknowledged data is lost"
+            "$helper" verify "mnt/writer-$number" "$log/writer-$number" || fail "round $round: acknowledged data is lost"
         fi
-        (trap - ERR && exec "$helper" writer "mnt/writer-$number" "$log/writer-$number" "$((round * 7 + number))") >>"$log/out" 2>&1 &
+        "$helper" writer "mnt/writer-$number" "$log/writer-$number" "$((round * 7 + number))" >>"$log/out" 2>&1 &
         writers+=($!)
     done
     sleep "0.$((RANDOM % 90 + 10))"
@@ -52,12 +52,12 @@ for round in $(seq "$kills"); do
     kill -9 "$pid"
     wait "${writers[@]}" 2>/dev/null || true # the daemon was killed under them
     writers=()
-    "$terrace" umount mnt >umount.out 2>&1 || die "umount of a killed daemon: $(cat umount.out)"
-    "$terrace" check journal >check.out 2>&1 || die "check after kill $round: $(cat check.out)"
+    "$terrace" umount mnt >umount.out 2>&1 || fail "umount of a killed daemon: $(cat umount.out)"
+    "$terrace" check journal >check.out 2>&1 || fail "check after kill $round: $(cat check.out)"
 done
 "$terrace" mount journal mnt
-"$terrace" status --verbose mnt | grep -q "^journal: .* of a log of" || die "status shows no journal"
+"$terrace" status --verbose mnt | grep -q "^journal: .* of a log of" || fail "status shows no journal"
 "$terrace" umount mnt
-"$terrace" status journal | grep -q "not mounted, clean" || die "not clean after an orderly unmount"
-"$terrace" check journal >check.out 2>&1 || die "check at the end: $(cat check.out)"
-say "$kills kills, nothing acknowledged was lost"
+"$terrace" status journal | grep -q "not mounted, clean" || fail "not clean after an orderly unmount"
+"$terrace" check journal >check.out 2>&1 || fail "check at the end: $(cat check.out)"
+pass "$kills kills, nothing acknowledged was lost"
