@@ -256,3 +256,49 @@ fn forgotten_torn_pages_are_no_damage() {
     }
     assert!(healed > 0, "no crash tore a page");
 }
+
+/// Counts a thread that ends, also by a panic.
+struct Ends<'a>(&'a AtomicU64);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A write-back once stored its bytes into the image again, over a later in-place store of another thread.
+#[test]
+fn in_place_stores_beside_write_backs_and_home_rounds_are_kept() {
+    const TURNS: u64 = 400_000;
+    let device = new_journal();
+    let pm = open(device.clone()).pm;
+    let (pm, left) = (&pm, &AtomicU64::new(3));
+    std::thread::scope(|scope| {
+        for word in 0..3 {
+            scope.spawn(move || {
+                let _ends = Ends(left);
+                for turn in 1..=TURNS {
+                    let at = PmOffset(turn / 8 % 2 * 64 + word * 8);
+                    pm.store(at, &turn.to_le_bytes()).unwrap();
+                    if turn % 16 == 0 {
+                        pm.write(PmOffset(8192 + word * 8192 + turn % 500 * 8), &turn.to_le_bytes()).unwrap();
+                    }
+                    assert_eq!(pm.load_u64(at).unwrap(), turn, "an in-place store was lost");
+                    if turn % 512 == 0 {
+                        pm.persist().unwrap();
+                    }
+                }
+            });
+        }
+        scope.spawn(move || {
+            while left.load(Ordering::SeqCst) > 0 {
+                (0..64).for_each(|turn| pm.write_back(PmOffset(turn % 2 * 64), 64));
+                pm.advance(1).unwrap();
+            }
+        });
+    });
+    pm.write_back(PmOffset(0), 512);
+    pm.persist().unwrap();
+    let again = open_image(device.visible_image());
+    assert_eq!(content(&again.pm), content(pm));
+}
