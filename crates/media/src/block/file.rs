@@ -323,7 +323,15 @@ impl BlockMedium for FileDevice {
         let span = Span { buffer, length: size_of_val(from), offset: first.byte_offset() };
         // SAFETY: a write only reads the buffer, which is borrowed for the whole call.
         let written = unsafe { write_dsync(self.file.as_fd(), span) };
-        written.map_err(|errno| self.error("write durably", first, blocks, errno))
+        match written {
+            Ok(()) => Ok(()),
+            // A file system without such writes.
+            Err(libc::EOPNOTSUPP | libc::EINVAL) => {
+                self.write_runs(runs)?;
+                self.flush_at(at)
+            }
+            Err(errno) => Err(self.error("write durably", first, blocks, errno)),
+        }
     }
 
     fn flush_at(&self, _at: &'static Location<'static>) -> Result<(), MediaError> {

@@ -155,7 +155,7 @@ fn cannot_open(found: &Found, error: &OpenError) -> Failure {
 /// Checks the size of persistent memory.
 pub fn check_pm(pm: &Target) -> Outcome<()> {
     if pm.existing.as_ref().is_some_and(|existing| existing.found.is_block_device()) {
-        let what = "a block device cannot be persistent memory; use a file on tmpfs, hugetlbfs or a DAX file system, or --journal for a fast tier on a device";
+        let what = "a block device cannot be persistent memory; use a file on tmpfs, hugetlbfs or a DAX file system, or --journal for a fast tier on a device, and give devices with --tier";
         return Err(Failure::at(&pm.path, what));
     }
     check_minimum(&pm.path, (pm.size, pm.given), "persistent memory", MIN_PM_SIZE)?;

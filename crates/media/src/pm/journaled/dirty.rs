@@ -32,7 +32,7 @@ impl DirtyPages {
         self.start + word * 8
     }
 
-    fn going(&self, word: u64) -> u64 {
+    fn going_word(&self, word: u64) -> u64 {
         self.start + (self.pages.div_ceil(BITS) + word) * 8
     }
 
@@ -72,13 +72,22 @@ impl DirtyPages {
     /// Dirty pages, and pages that go home.
     pub fn count(&self, image: &RamPm) -> u64 {
         let ones = |at| u64::from(image.word(at).load(Ordering::Relaxed).count_ones());
-        (0..self.words()).map(|word| ones(self.dirty(word)) + ones(self.going(word))).sum()
+        (0..self.words()).map(|word| ones(self.dirty(word)) + ones(self.going_word(word))).sum()
+    }
+
+    /// Pages that a round has taken.
+    pub fn going(&self, image: &RamPm) -> Vec<u64> {
+        let bits = |number: u64| {
+            let word = image.word(self.going_word(number)).load(Ordering::SeqCst);
+            (0..BITS).filter(move |bit| word & 1 << bit != 0).map(move |bit| number * BITS + bit)
+        };
+        (0..self.words()).flat_map(bits).collect()
     }
 
     /// A round takes a page, under the page's lock.
     pub fn take(&self, image: &RamPm, page: u64) {
         let bit = 1 << (page % BITS);
-        image.word(self.going(page / BITS)).fetch_or(bit, Ordering::SeqCst);
+        image.word(self.going_word(page / BITS)).fetch_or(bit, Ordering::SeqCst);
         image.word(self.dirty(page / BITS)).fetch_and(!bit, Ordering::SeqCst);
     }
 
@@ -89,13 +98,13 @@ impl DirtyPages {
 
     /// The anchor of a round is durable.
     pub fn end_round(&self, image: &RamPm) {
-        (0..self.words()).for_each(|word| image.word(self.going(word)).store(0, Ordering::SeqCst));
+        (0..self.words()).for_each(|word| image.word(self.going_word(word)).store(0, Ordering::SeqCst));
     }
 
     /// A round failed: its pages are dirty again.
     pub fn give_back(&self, image: &RamPm) {
         for word in 0..self.words() {
-            let going = image.word(self.going(word)).load(Ordering::SeqCst);
+            let going = image.word(self.going_word(word)).load(Ordering::SeqCst);
             image.word(self.dirty(word)).fetch_or(going, Ordering::SeqCst);
         }
         self.end_round(image);

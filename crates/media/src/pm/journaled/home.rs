@@ -39,6 +39,8 @@ pub(super) struct HomeState {
     pub stale: [BTreeSet<u64>; 2],
     /// Number of the last anchor.
     pub number: u64,
+    /// Pages that an entry behind the anchor names: a crash may tear these in home, and no second entry has to name them.
+    pub named: BTreeSet<u64>,
     /// An anchor that is not known to be durable.
     pub unsure: Option<Anchor>,
     /// The round under way: its boundary, and the first page that it has not looked at.
@@ -81,25 +83,17 @@ impl Home {
         Home { state: Mutex::new(state), pages: AtomicU64::new(0) }
     }
 
-    /// A whole round: the log before this call is free afterwards.
+    /// A whole round: the log before this call is free afterwards. Does nothing if the log has room again.
     ///
     /// # Errors
     /// The device's. Pages that are not known to be in home are dirty again.
-    pub fn complete_round(&self, image: &Image, log: &Log) -> Result<(), MediaError> {
-        let mut home = self.state.lock();
-        settle_anchor(image, log, &mut home)?;
-        // A boundary of before would free less; pages that were taken since are in home with all that is before the new one.
-        home.round = None;
-        self.run_round((image, log), &mut home, usize::MAX).map(|_| ())
-    }
-
-    /// As [`Self::complete_round`], unless another thread's round has made room meanwhile.
     pub fn free_log(&self, image: &Image, log: &Log) -> Result<(), MediaError> {
         let mut home = self.state.lock();
         settle_anchor(image, log, &mut home)?;
         if log.ring.full() != Some(Full::Log) {
             return Ok(());
         }
+        // The boundary of a round under way would free less. Home has the pages that this round took, newer than the new boundary.
         home.round = None;
         self.run_round((image, log), &mut home, usize::MAX).map(|_| ())
     }
@@ -107,7 +101,7 @@ impl Home {
     /// Up to `most` groups of pages of the round under way, which begins if none is; whether the round has ended.
     ///
     /// # Errors
-    /// As [`Self::complete_round`].
+    /// As [`Self::free_log`].
     pub fn advance(&self, image: &Image, log: &Log, most: usize) -> Result<bool, MediaError> {
         let mut home = self.state.lock();
         settle_anchor(image, log, &mut home)?;
@@ -124,6 +118,8 @@ impl Home {
         if ended.is_err() {
             home.round = None;
             if home.unsure.is_none() {
+                // The device may have dropped these writes, also after a failed flush. A page that is forgotten now stays so.
+                home.torn.extend(image.dirty.going(&image.memory));
                 image.dirty.give_back(&image.memory);
             }
         }
@@ -176,16 +172,7 @@ impl Home {
             return Ok(());
         }
         let runs = runs_of(&numbers);
-        let names: Vec<u8> = runs
-            .iter()
-            .flat_map(|(first, count)| [*first as u32, *count as u32])
-            .flat_map(u32::to_le_bytes)
-            .collect();
-        {
-            // A leader waits for each entry by the locks of pages, whatever the entry is.
-            let _locked = image.lock_page(numbers[0]);
-            log.ring.append(&Entry { kind: EntryKind::GoingHome, offset: PmOffset(0), bytes: &names });
-        }
+        name_pages(image, log, home, &numbers);
         // Behind the copies: a copy shows stores with an earlier place alone.
         log.commit_to(image, log.ring.tail())?;
         let mut writes: Vec<Run<'_>> = Vec::with_capacity(runs.len());
@@ -215,13 +202,15 @@ impl Home {
     /// # Errors
     /// The device's: the next opening replays the log.
     pub fn end(&self, image: &Image, log: &Log) -> Result<(), MediaError> {
-        log.commit_to(image, log.ring.tail())?;
-        self.complete_round(image, log)?;
         let mut home = self.state.lock();
+        settle_anchor(image, log, &mut home)?;
+        home.round = None;
+        self.run_round((image, log), &mut home, usize::MAX)?;
         let boundary = log.want_boundary();
         image.wait_for_stores();
         log.commit_to(image, boundary)?;
-        let (Some((end, acknowledged)), false) = (log.boundary(), image.has_dirty_pages()) else {
+        let is_whole = !image.has_dirty_pages() && home.stale[home.table].is_empty() && home.torn.is_empty();
+        let (Some((end, acknowledged)), true) = (log.boundary(), is_whole) else {
             // A store was under way beside this call; its page goes home after the next opening.
             return Ok(());
         };
@@ -229,6 +218,17 @@ impl Home {
         home.unsure = Some(anchor(log, &home, end, acknowledged, (table, true)));
         settle_anchor(image, log, &mut home)
     }
+}
+
+/// Appends an entry with the pages that no entry behind the anchor names yet.
+fn name_pages(image: &Image, log: &Log, home: &mut HomeState, pages: &[u64]) {
+    let new: Vec<u64> = pages.iter().copied().filter(|page| home.named.insert(*page)).collect();
+    let Some(first) = new.first() else { return };
+    let numbers = runs_of(&new).into_iter().flat_map(|(first, count)| [first as u32, count as u32]);
+    let bytes: Vec<u8> = numbers.flat_map(u32::to_le_bytes).collect();
+    // A leader waits for each entry by the locks of pages, whatever the entry is.
+    let _locked = image.lock_page(*first);
+    log.ring.append(&Entry { kind: EntryKind::GoingHome, offset: PmOffset(0), bytes: &bytes });
 }
 
 /// Makes the pages of a round count: table, flush, anchor.
@@ -304,6 +304,7 @@ fn settle_anchor(image: &Image, log: &Log, home: &mut HomeState) -> Result<(), M
     home.number = anchor.number;
     home.table = anchor.table;
     home.stale[anchor.table].clear();
+    home.named.clear();
     image.dirty.end_round(&image.memory);
     log.set_start(anchor.start, share_of_round(log.layout.image_bytes()));
     Ok(())

@@ -150,6 +150,7 @@ impl JournaledPm {
             checksums,
             table: anchor.table,
             torn: healed.clone(),
+            named: going_home,
             // Which blocks of the other table are older is not known.
             stale: if anchor.table == 0 { [BTreeSet::new(), every()] } else { [every(), BTreeSet::new()] },
             number: opened.number,

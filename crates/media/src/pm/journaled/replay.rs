@@ -181,14 +181,11 @@ fn proves_more(window: &mut Window<'_>, anchor: &Anchor, end: u64) -> bool {
     let last = (end + PROOF_BYTES).min(anchor.start + anchor.log_bytes);
     let mut position = end;
     while position < last {
-        let found = window.get(position, BLOCK_SIZE).ok();
-        let header = found.and_then(|block| BatchHeader::peek(bytes_of(block), position));
-        let header = header.filter(|header| {
-            header.acknowledged > end
-                && header.epoch <= anchor.epoch
-                && position + header.length <= anchor.start + anchor.log_bytes
-        });
-        if let Some(header) = header {
+        // The place may also have a batch of the next lap, if this anchor is the older copy and the newer is damaged.
+        for of_lap in [position, position + anchor.log_bytes] {
+            let found = window.get(position, BLOCK_SIZE).ok();
+            let header = found.and_then(|block| BatchHeader::peek(bytes_of(block), of_lap));
+            let Some(header) = header.filter(|header| header.acknowledged > end) else { continue };
             let batch = window.get(position, header.length).ok();
             if batch.is_some_and(|batch| header.verify(&anchor.uuid, bytes_of(batch)).is_some()) {
                 return true;
