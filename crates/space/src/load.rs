@@ -68,9 +68,20 @@ impl Loader {
         };
         let indices = || chunks.clone().map(|chunk| ChunkIndex(chunk as u64));
         let loaded: Vec<_> = indices().map(|chunk| self.read_bitmap(id, chunk)).collect();
-        // A free that was read here was persisted: under the lock of its shard, or by the recovery of this mount.
+        // A bit that was read here may be free by a record that is not durable yet: its run waits since the commit, under the lock
+        // of the shard (T6).
+        let point = self.wal().pm().point();
+        let may_be_lost = !space.lock().waiting.is_empty();
+        let persisted = if may_be_lost { self.wal().persist() } else { Ok(()) };
         let mut space = space.lock();
         let space = &mut *space;
+        if let Err(error) = persisted {
+            space.is_loading = false;
+            return Err(error);
+        }
+        if may_be_lost {
+            space.take_over(|waiting| waiting <= point);
+        }
         let early = std::mem::take(&mut space.early);
         space.is_loading = false;
         let Some(device) = space.devices.get_mut(index).map(|device| &mut device.space) else {

@@ -141,3 +141,20 @@ fn claims_on_a_full_device_persist_freeing_records_first() {
     }
     assert!(claimed >= free + 60);
 }
+
+/// Bitmaps loaded after a free once gave its blocks out before the freeing record was durable (T6).
+#[test]
+fn bitmaps_loaded_after_a_free_are_published_behind_a_persist() {
+    let options = || MountOptions { policy: Some(PolicyKind::STATIC), ..Default::default() };
+    let content: Vec<u8> = vec![5; 60 * BLOCK];
+    let pool = SimulatedPool::new(2 << 20, 1025);
+    pool.pm.set_persist_only(true);
+    let mut file = TrackedFile::cold(pool, options(), &content).unwrap();
+    let space = std::sync::Arc::clone(file.fs.store.devices.space());
+    assert!(!space.is_loaded());
+    file.pool.pm.clock().ordering().forget();
+    file.set_size(0).unwrap();
+    while space.load_step().unwrap() {}
+    let points = file.pool.pm.clock().ordering().points();
+    assert!(points.iter().any(|(point, _)| point.file.ends_with("space/src/load.rs")), "{points:?}");
+}

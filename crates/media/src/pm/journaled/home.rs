@@ -25,7 +25,7 @@ use terrace_runtime::sync::Mutex;
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 
 /// Pages written together: 512 KiB, the longest wait of a commit for a home write (J6).
-const PAGES_AT_ONCE: usize = 128;
+pub(super) const PAGES_AT_ONCE: usize = 128;
 
 /// The pages in home.
 pub(super) struct HomeState {
@@ -39,6 +39,8 @@ pub(super) struct HomeState {
     pub stale: [BTreeSet<u64>; 2],
     /// Number of the last anchor.
     pub number: u64,
+    /// Pages that opening found damaged.
+    pub condemned: BTreeSet<u64>,
     /// Pages that an entry behind the anchor names: a crash may tear these in home, and no second entry has to name them.
     pub named: BTreeSet<u64>,
     /// An anchor that is not known to be durable.
@@ -48,6 +50,14 @@ pub(super) struct HomeState {
 }
 
 impl HomeState {
+    /// Gives a damaged page a checksum that its content in home does not have.
+    fn condemn(&mut self, page: u64) {
+        if let Some(checksum) = self.checksums.get_mut(page as usize) {
+            *checksum = (*checksum ^ 1).max(2);
+        }
+        self.make_stale(page);
+    }
+
     /// The checksum of a page changed: both tables are older.
     fn make_stale(&mut self, page: u64) {
         let block = page / TABLE_ENTRIES as u64;
@@ -119,7 +129,9 @@ impl Home {
             home.round = None;
             if home.unsure.is_none() {
                 // The device may have dropped these writes, also after a failed flush. A page that is forgotten now stays so.
-                home.torn.extend(image.dirty.going(&image.memory));
+                let going = image.dirty.going(&image.memory);
+                let condemned = home.condemned.clone();
+                home.torn.extend(going.into_iter().filter(|page| !condemned.contains(page)));
                 image.dirty.give_back(&image.memory);
             }
         }
@@ -162,9 +174,15 @@ impl Home {
             let mut copy = AlignedBlock::zeroed();
             let _locked = image.lock_page(*page);
             image.dirty.take(&image.memory, *page);
-            // A page that cannot be read has no content to keep.
-            if image.memory.read(PmOffset(page * BLOCK_SIZE), &mut copy.0).is_ok() {
-                copies.push((*page, copy));
+            match image.memory.read(PmOffset(page * BLOCK_SIZE), &mut copy.0) {
+                Ok(()) => copies.push((*page, copy)),
+                // Home lacks entries that the anchor passes: no later opening may take the page for sound.
+                Err(_) if home.condemned.contains(page) => home.condemn(*page),
+                // The log has what this page lost; no anchor may pass it.
+                Err(error) => {
+                    log.fail(&error);
+                    return Err(error);
+                }
             }
         }
         let (numbers, blocks): (Vec<u64>, Vec<AlignedBlock>) = copies.into_iter().unzip();

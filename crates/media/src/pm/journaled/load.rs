@@ -4,6 +4,7 @@ use super::error::JournalError;
 use crate::block::{AlignedBlock, BlockRead, Buffer};
 use crate::pm::RamPm;
 use crate::{BlockMedium, MediaError, PmMedium};
+use std::collections::BTreeSet;
 use terrace_format::journal::{Anchor, Layout, TABLE_ENTRIES, decode_table, page_checksum};
 use terrace_format::{BLOCK_SIZE, DeviceBlock, PmOffset};
 
@@ -20,14 +21,25 @@ pub(super) struct Loaded {
     pub unreadable: Vec<u64>,
 }
 
+/// The checksums of pages.
+pub(super) struct Tables {
+    /// By page.
+    pub checksums: Vec<u32>,
+    /// Pages of damaged blocks for which the other table has no checksum: home may have them or not.
+    pub unknown: Vec<u64>,
+    /// Damaged blocks of the table in use.
+    pub damaged: BTreeSet<u64>,
+}
+
 /// The checksums of the table that the anchor names. A damaged block of it is taken from the other table: a page that changed
 /// since then does not match, and counts as torn.
 pub(super) fn load_tables(
     device: &dyn BlockMedium,
     layout: &Layout,
     anchor: &Anchor,
-) -> Result<Vec<u32>, JournalError> {
-    let mut checksums = Vec::with_capacity(layout.pages() as usize);
+) -> Result<Tables, JournalError> {
+    let mut checksums: Vec<u32> = Vec::with_capacity(layout.pages() as usize);
+    let (mut unknown, mut damaged_blocks) = (Vec::new(), BTreeSet::new());
     for number in 0..layout.table_blocks() {
         let read = |table: usize| -> Result<Option<Vec<u32>>, MediaError> {
             let mut block = [AlignedBlock::zeroed()];
@@ -39,7 +51,14 @@ pub(super) fn load_tables(
             damaged => {
                 tracing::warn!("{}: block {number} of the table of pages is damaged", device.name());
                 match read(1 - anchor.table) {
-                    Ok(Some(found)) => found,
+                    Ok(Some(found)) => {
+                        let first = number * TABLE_ENTRIES as u64;
+                        let pages =
+                            (first..layout.pages()).zip(&found).filter(|(_, checksum)| **checksum == 0);
+                        unknown.extend(pages.map(|(page, _)| page));
+                        damaged_blocks.insert(number);
+                        found
+                    }
                     // Without any checksum no page of the block can be told from damage.
                     _ => {
                         damaged?;
@@ -54,7 +73,7 @@ pub(super) fn load_tables(
         checksums.extend_from_slice(&found[..TABLE_ENTRIES]);
     }
     checksums.truncate(layout.pages() as usize);
-    Ok(checksums)
+    Ok(Tables { checksums, unknown, damaged: damaged_blocks })
 }
 
 /// Copies the pages of home into the image, pages that do not match their checksum too: the log has the rest of a torn page.

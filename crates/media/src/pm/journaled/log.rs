@@ -109,8 +109,10 @@ impl Log {
     }
 
     /// The log has failed (J12).
-    fn fail(&self, error: &MediaError) {
-        let _ = self.failed.set(error.clone());
+    pub fn fail(&self, error: &MediaError) {
+        if self.failed.set(error.clone()).is_ok() {
+            tracing::error!(%error, "the journal failed: the pool takes no more changes");
+        }
     }
 
     /// Whether all places below a tail are durable.
@@ -199,7 +201,6 @@ impl Log {
                 self.bytes.fetch_add(batch.end - batch.start, Ordering::Relaxed);
             }
             Err(error) => {
-                tracing::error!(%error, "the journal failed: the pool takes no more changes");
                 self.fail(&error);
             }
         }

@@ -87,10 +87,10 @@ impl JournaledPm {
     fn log_in_page(&self, at: PmOffset, bytes: &[u8]) -> Result<(), MediaError> {
         let locked = self.lock_with_room(at)?;
         let place = self.log.ring.append(&Entry { kind: EntryKind::Store, offset: at, bytes });
-        self.image.store_in_page(at, bytes)?;
+        let stored = self.image.store_in_page(at, bytes);
         drop(locked);
         self.appended(place);
-        Ok(())
+        stored
     }
 
     /// Logs bytes inside one page as they are in the image, and leaves the image alone: other threads may store in place
@@ -206,7 +206,10 @@ impl PmMedium for JournaledPm {
             let piece = &mut bytes[..(next.min(end) - at) as usize];
             self.lines.fetch_add((piece.len() as u64).div_ceil(64), Ordering::Relaxed);
             // A failed medium refuses the next store; poisoned lines stay as they are, as on other media.
-            let _ = self.log_from_image(PmOffset(at), piece);
+            if let Err(error) = self.log_from_image(PmOffset(at), piece) {
+                // The checkpoint passes these lines: nothing may be acknowledged that a crash would bring back without them.
+                self.log.fail(&error);
+            }
             at = next;
         }
     }
@@ -217,6 +220,7 @@ impl PmMedium for JournaledPm {
 
     fn persist_at(&self, _at: &'static Location<'static>) -> Result<(), MediaError> {
         self.fences.fetch_add(1, Ordering::Relaxed);
+        self.log.refuse_if_failed()?;
         self.log.commit_to(&self.image, self.log.ring.tail())
     }
 

@@ -7,8 +7,8 @@
 use super::error::JournalError;
 use super::home::{Home, HomeState, copy_of, least_log_bytes};
 use super::image::Image;
-use super::load::{Loaded, load_home, load_tables};
-use super::log::{Boundary, Log};
+use super::load::{Loaded, Tables, load_home, load_tables};
+use super::log::Log;
 use super::medium::{Found, JournaledPm};
 use super::replay::{LogEnd, replay};
 use super::ring::{MIN_RING_BYTES, Ring};
@@ -115,6 +115,12 @@ impl JournaledPm {
         if layout.total_blocks() > device.blocks() {
             return Err(JournalError::too_short(&*device, layout.total_blocks()));
         }
+        let least = Self::least_log_bytes(layout.image_bytes());
+        if layout.log_bytes() < least {
+            let found = format!("{} bytes", layout.log_bytes());
+            let expected = format!("a log of at least {least} bytes");
+            return Err(damaged(terrace_format::Corrupt::new("journal anchor", expected, found)));
+        }
         let needed = Image::memory_bytes(layout.image_bytes()) + options.ring_bytes;
         if let Some(available) = memory_available()
             && needed.saturating_add(MEMORY_RESERVE_BYTES) > available
@@ -122,19 +128,16 @@ impl JournaledPm {
             return Err(JournalError::NoMemory { device: device.name().to_string(), needed, available });
         }
         let image = Image::new(layout.image_bytes())?;
-        let checksums = load_tables(&*device, &layout, &anchor)?;
+        let Tables { checksums, unknown, damaged: damaged_blocks } = load_tables(&*device, &layout, &anchor)?;
         let Loaded { torn, unreadable } =
             load_home(&*device, &layout, &anchor.uuid, &checksums, &image.memory)?;
-        let LogEnd { end, batches, going_home } = if anchor.clean {
-            LogEnd::of_clean(&anchor)
-        } else {
-            replay(&*device, &layout, &anchor, &image)?
-        };
+        let LogEnd { end, batches, last, going_home } = replay(&*device, &layout, &anchor, &image)?;
         let (healed, mut condemned): (BTreeSet<u64>, BTreeSet<u64>) =
             torn.into_iter().partition(|page| going_home.contains(page));
         // Each was stored to behind the anchor, so the log has marked it; a page that is not in home must stay dirty.
         healed.iter().for_each(|page| image.mark(*page));
         condemned.extend(unreadable);
+        condemned.extend(unknown);
         for page in &condemned {
             tracing::error!("{}: page {page} of tier 0 is damaged; its reads fail", device.name());
             image.memory.condemn(PmOffset(page * BLOCK_SIZE), BLOCK_SIZE);
@@ -143,6 +146,10 @@ impl JournaledPm {
         let opened =
             Anchor { number: anchor.number + 1, epoch, acknowledged: end.position, clean: false, ..anchor };
         if !options.read_only {
+            // The daemon alone may have died: then the last batch may be in the device's cache, and nowhere else.
+            if let Some((position, length)) = last {
+                write_again(&*device, &layout, position, length)?;
+            }
             write_anchor(&*device, &opened)?;
         }
         let every = || (0..layout.table_blocks()).collect::<BTreeSet<u64>>();
@@ -150,9 +157,10 @@ impl JournaledPm {
             checksums,
             table: anchor.table,
             torn: healed.clone(),
+            condemned: condemned.clone(),
             named: going_home,
             // Which blocks of the other table are older is not known.
-            stale: if anchor.table == 0 { [BTreeSet::new(), every()] } else { [every(), BTreeSet::new()] },
+            stale: if anchor.table == 0 { [damaged_blocks, every()] } else { [every(), damaged_blocks] },
             number: opened.number,
             unsure: None,
             round: None,
@@ -164,6 +172,17 @@ impl JournaledPm {
         let pm = JournaledPm::new((image, log, home), options.journal_ms, !options.read_only, found);
         Ok(OpenedJournal { pm, batches, healed: healed.len() as u64, condemned: condemned.len() as u64 })
     }
+}
+
+/// Makes a batch of the log durable that reads as it was written.
+fn write_again(device: &dyn BlockMedium, layout: &Layout, start: u64, length: u64) -> Result<(), MediaError> {
+    for position in (start..start + length).step_by(BLOCK_SIZE as usize) {
+        let mut block = [AlignedBlock::zeroed()];
+        let (place, _) = layout.log_block(position);
+        device.read(place, &mut block)?;
+        device.write(place, &block)?;
+    }
+    device.flush()
 }
 
 fn write_anchor(device: &dyn BlockMedium, anchor: &Anchor) -> Result<(), MediaError> {
@@ -208,13 +227,5 @@ fn newest_anchor(device: &dyn BlockMedium) -> Result<Anchor, JournalError> {
         (Some(damage), _) => Err(JournalError::Damaged { device: name(), damage }),
         (None, Some(error)) => Err(error.into()),
         (None, None) => Err(JournalError::NotAJournal { device: name() }),
-    }
-}
-
-/// The end of the log that a clean anchor names.
-impl LogEnd {
-    fn of_clean(anchor: &Anchor) -> LogEnd {
-        let end = Boundary { position: anchor.start, sequence: anchor.sequence, previous: anchor.previous };
-        LogEnd { end, batches: 0, going_home: BTreeSet::new() }
     }
 }

@@ -4,6 +4,7 @@
 //! anchor or a later batch proves the acknowledgement.
 
 use super::error::JournalError;
+use super::home::PAGES_AT_ONCE;
 use super::image::Image;
 use super::log::Boundary;
 use crate::block::{AlignedBlock, BlockRead, Buffer, bytes_of};
@@ -25,6 +26,8 @@ pub(super) struct LogEnd {
     pub end: Boundary,
     /// Batches applied.
     pub batches: u64,
+    /// Position and length of the last batch: it may be in the device's cache alone.
+    pub last: Option<(u64, u64)>,
     /// Pages on the way home at the crash, perhaps torn there.
     pub going_home: BTreeSet<u64>,
 }
@@ -112,7 +115,7 @@ pub(super) fn replay(
 ) -> Result<LogEnd, JournalError> {
     let mut window = Window::new(device, layout);
     let end = Boundary { position: anchor.start, sequence: anchor.sequence, previous: anchor.previous };
-    let mut log = LogEnd { end, batches: 0, going_home: BTreeSet::new() };
+    let mut log = LogEnd { end, batches: 0, last: None, going_home: BTreeSet::new() };
     let damaged = |position: u64, found: &str| {
         let site = format!("the journal's log at position {position}");
         let damage = Corrupt::new(site, "a batch that was acknowledged", found);
@@ -120,6 +123,10 @@ pub(super) fn replay(
     };
     let mut epoch = 0;
     loop {
+        // No batch follows a clean anchor.
+        if anchor.clean {
+            break;
+        }
         let at = log.end;
         let left = anchor.start + layout.log_bytes() - at.position;
         let found = match next_batch(&mut window, anchor, at, left) {
@@ -137,10 +144,12 @@ pub(super) fn replay(
                     }
                     image.memory.store(entry.offset, entry.bytes)?;
                 }
-                EntryKind::GoingHome => note_pages(&mut log.going_home, entry.bytes, layout.pages()),
+                EntryKind::GoingHome => note_pages(&mut log.going_home, entry.bytes, layout.pages())
+                    .map_err(|damage| JournalError::Damaged { device: device.name().to_string(), damage })?,
             }
         }
         epoch = header.epoch;
+        log.last = Some((at.position, header.length));
         log.batches += 1;
         log.end =
             Boundary { position: at.position + header.length, sequence: at.sequence + 1, previous: crc };
@@ -185,7 +194,9 @@ fn proves_more(window: &mut Window<'_>, anchor: &Anchor, end: u64) -> bool {
         for of_lap in [position, position + anchor.log_bytes] {
             let found = window.get(position, BLOCK_SIZE).ok();
             let header = found.and_then(|block| BatchHeader::peek(bytes_of(block), of_lap));
-            let Some(header) = header.filter(|header| header.acknowledged > end) else { continue };
+            // A larger epoch proves a newer anchor: it was durable before that batch.
+            let proves = |header: &BatchHeader| header.acknowledged > end || header.epoch > anchor.epoch;
+            let Some(header) = header.filter(proves) else { continue };
             let batch = window.get(position, header.length).ok();
             if batch.is_some_and(|batch| header.verify(&anchor.uuid, bytes_of(batch)).is_some()) {
                 return true;
@@ -197,11 +208,16 @@ fn proves_more(window: &mut Window<'_>, anchor: &Anchor, end: u64) -> bool {
 }
 
 /// Notes the pages of an entry.
-fn note_pages(pages: &mut BTreeSet<u64>, bytes: &[u8], limit: u64) {
+fn note_pages(pages: &mut BTreeSet<u64>, bytes: &[u8], limit: u64) -> Result<(), Corrupt> {
+    let mut left = PAGES_AT_ONCE as u64;
     for pair in bytes.as_chunks::<8>().0 {
         let [a, b, c, d, e, f, g, h] = *pair;
         let first = u64::from(u32::from_le_bytes([a, b, c, d]));
         let count = u64::from(u32::from_le_bytes([e, f, g, h]));
+        left = left.checked_sub(count).ok_or_else(|| {
+            Corrupt::new("journal entry", format!("at most {PAGES_AT_ONCE} pages on their way home"), "more")
+        })?;
         pages.extend(first.min(limit)..(first + count).min(limit));
     }
+    Ok(())
 }
