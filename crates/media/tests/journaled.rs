@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use terrace_format::PmOffset;
 use terrace_format::journal::{Layout, MIN_LOG_BYTES};
-use terrace_media::block::{DeviceImage, DeviceSnapshot, SimulatedDevice};
+use terrace_format::{DeviceBlock, PmOffset};
+use terrace_media::block::{AlignedBlock, DeviceImage, DeviceSnapshot, Operation, SimulatedDevice, Times};
 use terrace_media::crash::CrashClock;
 use terrace_media::pm::{CrashSnapshot, JournalOptions, JournaledPm, OpenedJournal, PmImage, RecordedPm};
 use terrace_media::{BlockMedium, PmMedium};
@@ -301,4 +301,64 @@ fn in_place_stores_beside_write_backs_and_home_rounds_are_kept() {
     pm.persist().unwrap();
     let again = open_image(device.visible_image());
     assert_eq!(content(&again.pm), content(pm));
+}
+
+fn set_block(device: &SimulatedDevice, block: u64, content: AlignedBlock) -> Arc<SimulatedDevice> {
+    let mut image = device.visible_image();
+    image.set_block(DeviceBlock(block), content);
+    Arc::new(SimulatedDevice::from_image(image))
+}
+
+fn refusal(device: Arc<SimulatedDevice>) -> String {
+    JournaledPm::open(device as Arc<dyn BlockMedium>, OPTIONS)
+        .err()
+        .map_or(String::new(), |error| error.to_string())
+}
+
+/// The older copy of the anchor once brought the state before the last opening back, without a word.
+#[test]
+fn a_lost_anchor_of_the_last_opening_refuses_the_journal() {
+    let device = new_journal();
+    let pm = open(device.clone()).pm;
+    pm.write(PmOffset(0), &[1; 100]).unwrap();
+    pm.persist().unwrap();
+    let found = refusal(set_block(&device, 256, AlignedBlock::zeroed()));
+    assert!(found.contains("although the log went on"), "{found}");
+}
+
+/// A damaged block of a table once left zeros in place of pages that only the newer table had.
+#[test]
+fn pages_without_any_checksum_stay_damaged_over_later_openings() {
+    let device = new_journal();
+    let pm = open(device.clone()).pm;
+    pm.write(PmOffset(0), &[1; 8192]).unwrap();
+    pm.close().unwrap();
+    let mut device = set_block(&device, 513, AlignedBlock([9; 4096]));
+    for _ in 0..3 {
+        let opened = open(device.clone());
+        assert!(opened.condemned > 0);
+        assert!(opened.pm.read(PmOffset(0), &mut [0; 8]).is_err(), "zeros in place of a lost page");
+        // A refused store marks the page, and a round takes it.
+        assert!(opened.pm.write(PmOffset(0), &[2; 8]).is_err());
+        opened.pm.close().unwrap();
+        device = Arc::new(SimulatedDevice::from_image(device.snapshot().image_none()));
+    }
+}
+
+/// An opening once built on a batch whose write had failed, and which only the cache of the device had.
+#[test]
+fn opening_makes_the_last_batch_durable() {
+    let device = new_journal();
+    let pm = open(device.clone()).pm;
+    pm.write(PmOffset(0), &[1; 100]).unwrap();
+    device.fail_next(Operation::Flush, 0..DEVICE_BLOCKS, 5, Times::Count(1));
+    assert!(pm.persist().is_err());
+    assert!(pm.write(PmOffset(0), &[2]).is_err(), "no store after the failure");
+    drop(pm);
+    let again = open(device.clone());
+    assert_eq!(again.batches, 1);
+    again.pm.write(PmOffset(200), &[3; 8]).unwrap();
+    again.pm.persist().unwrap();
+    let left = open_image(device.snapshot().image_none());
+    assert_eq!(content(&left.pm), content(&again.pm));
 }

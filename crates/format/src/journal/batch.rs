@@ -204,7 +204,8 @@ pub fn entries(batch: &[u8], image_bytes: u64) -> Result<Vec<Entry<'_>>, Corrupt
         };
         let bytes = behind.get(..length);
         let is_inside = kind != EntryKind::Store
-            || raw.offset.get().checked_add(length as u64).is_some_and(|end| end <= image_bytes);
+            || length > 0
+                && raw.offset.get().checked_add(length as u64).is_some_and(|end| end <= image_bytes);
         let Some(bytes) = bytes.filter(|_| is_inside) else {
             let found = format!("{length} bytes at {}", raw.offset.get());
             return Err(Corrupt::new("journal entry", "bytes inside batch and image", found));
@@ -267,6 +268,8 @@ mod tests {
         let mut bytes = batch(&[Entry { kind: EntryKind::Store, offset: PmOffset(0), bytes: &[7; 8] }]);
         bytes[68..72].copy_from_slice(&u32::MAX.to_le_bytes());
         assert!(entries(&bytes, 1 << 40).is_err(), "longer than the batch");
+        let empty = Entry { kind: EntryKind::Store, offset: PmOffset(4096), bytes: &[] };
+        assert!(entries(&batch(&[empty]), 4096).is_err(), "no byte");
         bytes[64] = 9;
         assert!(entries(&bytes, 4096).is_err(), "an unknown kind");
         assert!(entries(&[], 4096).unwrap().is_empty());

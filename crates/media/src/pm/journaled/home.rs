@@ -16,7 +16,7 @@ use super::log::{Boundary, Log};
 use super::ring::{Full, MARGIN_BYTES};
 use crate::block::{AlignedBlock, Run};
 use crate::{MediaError, PmMedium};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use terrace_format::journal::{
     ANCHOR_COPIES, Anchor, Entry, EntryKind, TABLE_ENTRIES, encode_table, page_checksum,
 };
@@ -39,8 +39,8 @@ pub(super) struct HomeState {
     pub stale: [BTreeSet<u64>; 2],
     /// Number of the last anchor.
     pub number: u64,
-    /// Pages that opening found damaged.
-    pub condemned: BTreeSet<u64>,
+    /// Pages that opening found damaged, each with a checksum that its content in home does not have.
+    pub condemned: BTreeMap<u64, u32>,
     /// Pages that an entry behind the anchor names: a crash may tear these in home, and no second entry has to name them.
     pub named: BTreeSet<u64>,
     /// An anchor that is not known to be durable.
@@ -50,10 +50,12 @@ pub(super) struct HomeState {
 }
 
 impl HomeState {
-    /// Gives a damaged page a checksum that its content in home does not have.
+    /// Gives a damaged page its wrong checksum.
     fn condemn(&mut self, page: u64) {
-        if let Some(checksum) = self.checksums.get_mut(page as usize) {
-            *checksum = (*checksum ^ 1).max(2);
+        if let (Some(checksum), Some(wrong)) =
+            (self.checksums.get_mut(page as usize), self.condemned.get(&page))
+        {
+            *checksum = *wrong;
         }
         self.make_stale(page);
     }
@@ -130,8 +132,8 @@ impl Home {
             if home.unsure.is_none() {
                 // The device may have dropped these writes, also after a failed flush. A page that is forgotten now stays so.
                 let going = image.dirty.going(&image.memory);
-                let condemned = home.condemned.clone();
-                home.torn.extend(going.into_iter().filter(|page| !condemned.contains(page)));
+                let is_whole = |page: &u64| !home.condemned.contains_key(page);
+                home.torn.extend(going.into_iter().filter(is_whole));
                 image.dirty.give_back(&image.memory);
             }
         }
@@ -177,7 +179,7 @@ impl Home {
             match image.memory.read(PmOffset(page * BLOCK_SIZE), &mut copy.0) {
                 Ok(()) => copies.push((*page, copy)),
                 // Home lacks entries that the anchor passes: no later opening may take the page for sound.
-                Err(_) if home.condemned.contains(page) => home.condemn(*page),
+                Err(_) if home.condemned.contains_key(page) => home.condemn(*page),
                 // The log has what this page lost; no anchor may pass it.
                 Err(error) => {
                     log.fail(&error);

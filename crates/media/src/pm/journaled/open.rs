@@ -1,8 +1,8 @@
 //! Makes and opens journals (J9 to J11).
 //!
 //! Opening has this order: the newest sound anchor; home pages, each against its checksum; the batches from the anchor on;
-//! their entries in order; an anchor with a new epoch, durable before the first store. A crash inside changes nothing, as
-//! opening writes no more than this anchor.
+//! their entries in order; the last batch once more, with the same bytes; an anchor with a new epoch, durable before the first
+//! store. A crash inside changes nothing.
 
 use super::error::JournalError;
 use super::home::{Home, HomeState, copy_of, least_log_bytes};
@@ -14,7 +14,7 @@ use super::replay::{LogEnd, replay};
 use super::ring::{MIN_RING_BYTES, Ring};
 use crate::block::AlignedBlock;
 use crate::{BlockMedium, MediaError, PmMedium, memory_available};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use terrace_format::journal::{ANCHOR_COPIES, Anchor, Layout, MIN_LOG_BYTES, RefusedAnchor, encode_table};
 use terrace_format::{BLOCK_SIZE, PmOffset};
@@ -112,21 +112,7 @@ impl JournaledPm {
         let anchor = newest_anchor(&*device)?;
         let damaged = |damage| JournalError::Damaged { device: device.name().to_string(), damage };
         let layout = anchor.layout().map_err(damaged)?;
-        if layout.total_blocks() > device.blocks() {
-            return Err(JournalError::too_short(&*device, layout.total_blocks()));
-        }
-        let least = Self::least_log_bytes(layout.image_bytes());
-        if layout.log_bytes() < least {
-            let found = format!("{} bytes", layout.log_bytes());
-            let expected = format!("a log of at least {least} bytes");
-            return Err(damaged(terrace_format::Corrupt::new("journal anchor", expected, found)));
-        }
-        let needed = Image::memory_bytes(layout.image_bytes()) + options.ring_bytes;
-        if let Some(available) = memory_available()
-            && needed.saturating_add(MEMORY_RESERVE_BYTES) > available
-        {
-            return Err(JournalError::NoMemory { device: device.name().to_string(), needed, available });
-        }
+        check_sizes(&*device, &layout, options.ring_bytes)?;
         let image = Image::new(layout.image_bytes())?;
         let Tables { checksums, unknown, damaged: damaged_blocks } = load_tables(&*device, &layout, &anchor)?;
         let Loaded { torn, unreadable } =
@@ -152,14 +138,18 @@ impl JournaledPm {
             }
             write_anchor(&*device, &opened)?;
         }
+        // A checksum that the content of the page in home does not have.
+        let wrong_of =
+            |page: &u64| checksums.get(*page as usize).map(|checksum| (*page, (checksum ^ 1).max(2)));
+        let wrong: BTreeMap<u64, u32> = condemned.iter().filter_map(wrong_of).collect();
         let every = || (0..layout.table_blocks()).collect::<BTreeSet<u64>>();
         let home = HomeState {
             checksums,
             table: anchor.table,
             torn: healed.clone(),
-            condemned: condemned.clone(),
+            condemned: wrong,
             named: going_home,
-            // Which blocks of the other table are older is not known.
+            // Each block of the other table may be older.
             stale: if anchor.table == 0 { [damaged_blocks, every()] } else { [every(), damaged_blocks] },
             number: opened.number,
             unsure: None,
@@ -172,6 +162,27 @@ impl JournaledPm {
         let pm = JournaledPm::new((image, log, home), options.journal_ms, !options.read_only, found);
         Ok(OpenedJournal { pm, batches, healed: healed.len() as u64, condemned: condemned.len() as u64 })
     }
+}
+
+/// Refuses a device shorter than the layout, a log too short for home rounds, and an image beyond the memory of the machine.
+fn check_sizes(device: &dyn BlockMedium, layout: &Layout, ring_bytes: u64) -> Result<(), JournalError> {
+    if layout.total_blocks() > device.blocks() {
+        return Err(JournalError::too_short(device, layout.total_blocks()));
+    }
+    let least = JournaledPm::least_log_bytes(layout.image_bytes());
+    if layout.log_bytes() < least {
+        let found = format!("{} bytes", layout.log_bytes());
+        let expected = format!("a log of at least {least} bytes");
+        let damage = terrace_format::Corrupt::new("journal anchor", expected, found);
+        return Err(JournalError::Damaged { device: device.name().to_string(), damage });
+    }
+    let needed = Image::memory_bytes(layout.image_bytes()) + ring_bytes;
+    if let Some(available) = memory_available()
+        && needed.saturating_add(MEMORY_RESERVE_BYTES) > available
+    {
+        return Err(JournalError::NoMemory { device: device.name().to_string(), needed, available });
+    }
+    Ok(())
 }
 
 /// Makes a batch of the log durable that reads as it was written.
