@@ -39,6 +39,7 @@ pub use status::placement::PlacementStatus;
 pub use status::pool::{FsStatus, StepPanics};
 pub use superblock::{mend_superblock, read_superblock, set_device_tier};
 pub use terrace_fs::names::open::HowToOpen;
+pub use terrace_fs::sync::Durable;
 pub use terrace_map::registry::{MAPS, name_of as map_name};
 pub use terrace_migration::report::MigrationReport;
 pub use terrace_migration::requested::progress::{MovePlan, MoveRequest, RequestReport, RequestState};

@@ -306,7 +306,9 @@ pub fn stamp_devices(engine: &Engine) -> FsResult<()> {
     }
     let mut first_error = None;
     // A device must not name an epoch that a loss of power takes from PM: PM would be taken for an older copy.
-    engine.store.persistent.persist()?;
+    if !planted(Mistake::StampBeforePersist) {
+        engine.store.persistent.persist()?;
+    }
     for device in engine.store.devices.list().iter().filter(|device| !device.medium.is_missing()) {
         if let Err(error) = stamp(device, engine.store.persistent.wal().epoch()) {
             first_error.get_or_insert(error);

@@ -13,13 +13,41 @@ use terrace_store::store::Store;
 use terrace_store::types::Wait;
 use terrace_wal::Error;
 
+/// When changes that are committed are durable.
+#[must_use]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Durable {
+    /// Now.
+    Now,
+    /// After the next `persist`.
+    Later,
+}
+
 /// Makes an inode's data and metadata durable (design 5): its dirty pages are written back and its size
 /// committed. A write to PM was committed before it returned, so for most files PM alone is persisted.
 ///
 /// # Errors
-/// `WouldBlock` when there are dirty pages and the caller may not wait; EIO when PM has failed since; what the device
-/// says, the pages staying dirty.
-pub fn fsync(store: &Store, ino: Ino, _data_only: bool, wait: Wait) -> FsResult<()> {
+/// `WouldBlock` when there are dirty pages, or the journal has to be waited for, and the caller may not wait; EIO when PM has
+/// failed since; what the device says, the pages staying dirty.
+pub fn fsync(store: &Store, ino: Ino, wait: Wait) -> FsResult<()> {
+    if wait != Wait::Allowed && when_durable(store)? == Durable::Later {
+        return Err(FsError::WouldBlock);
+    }
+    write_dirty(store, ino, wait)?;
+    barrier(store)
+}
+
+/// As [`fsync`] by a caller that may not wait, who then waits for the journal by [`persist_then`].
+///
+/// # Errors
+/// As [`fsync`]; `WouldBlock` for dirty pages alone.
+pub fn begin_fsync(store: &Store, ino: Ino) -> FsResult<Durable> {
+    write_dirty(store, ino, Wait::Never)?;
+    when_durable(store)
+}
+
+/// Writes the dirty pages of an inode back, and its size: all is committed.
+fn write_dirty(store: &Store, ino: Ino, wait: Wait) -> FsResult<()> {
     expect_use(store, ino);
     if planted(Mistake::FsyncFlushesDevices) {
         wrong::flush_devices(store)?;
@@ -31,25 +59,32 @@ pub fn fsync(store: &Store, ino: Ino, _data_only: bool, wait: Wait) -> FsResult<
     if is_waiting && wait != Wait::Allowed && !is_done_here(store, ino)? {
         return Err(FsError::WouldBlock);
     }
-    if wait != Wait::Allowed && would_wait(store)? {
-        return Err(FsError::WouldBlock);
-    }
     note_fsync(store, ino);
     let choices = judge_sync(store, ino);
     let written = if is_waiting { write_back_noted(store, ino, wait) } else { Ok(()) };
     keep_choices(store, ino, &choices);
-    written?;
-    barrier(store)
+    written
 }
 
-/// Whether a `persist` would wait for the journal device of PM.
-fn would_wait(store: &Store) -> FsResult<bool> {
+/// Whether everything committed so far is durable, or has to wait for the journal device of PM.
+fn when_durable(store: &Store) -> FsResult<Durable> {
     let pm = store.persistent.pm();
     if pm.order_persists() {
-        return Ok(false);
+        return Ok(Durable::Now);
     }
     let is_durable = store.persistent.wal().try_persist(pm.point()).map_err(|_| FsError::NotDurable)?;
-    Ok(!is_durable)
+    Ok(if is_durable { Durable::Now } else { Durable::Later })
+}
+
+/// As [`barrier`], without a wait: calls `done` once, now or later, from a thread that holds no lock. True if the caller has to
+/// bring a thread that may wait to [`persist_waiting`].
+pub fn persist_then(store: &Store, done: impl FnOnce(FsResult<()>) + Send + 'static) -> bool {
+    store.persistent.wal().persist_then(Box::new(|result| done(result.map_err(|_| FsError::NotDurable))))
+}
+
+/// Does the waiting that [`persist_then`] left to another thread.
+pub fn persist_waiting(store: &Store) {
+    store.persistent.pm().persist_waiting();
 }
 
 /// Most pages for PM that the thread of a request writes back: 512 KiB.
@@ -81,15 +116,26 @@ pub fn new_handle(store: &Store) -> u64 {
 ///
 /// # Errors
 /// As [`fsync`].
-pub fn fsync_handle(store: &Store, ino: Ino, handle: u64, data_only: bool, wait: Wait) -> FsResult<()> {
-    let synced = fsync(store, ino, data_only, wait);
+pub fn fsync_handle(store: &Store, ino: Ino, handle: u64, wait: Wait) -> FsResult<()> {
+    and_tell(store, ino, handle, fsync(store, ino, wait))
+}
+
+/// As [`begin_fsync`], through a descriptor.
+///
+/// # Errors
+/// As [`fsync_handle`].
+pub fn begin_fsync_handle(store: &Store, ino: Ino, handle: u64) -> FsResult<Durable> {
+    and_tell(store, ino, handle, begin_fsync(store, ino))
+}
+
+fn and_tell<T>(store: &Store, ino: Ino, handle: u64, synced: FsResult<T>) -> FsResult<T> {
     if matches!(synced, Err(FsError::WouldBlock)) {
         return synced;
     }
     // After the attempt: its own failure is told by it.
     let told = store.dram.write_back().errors.tell(ino, handle);
-    synced?;
-    told.map_or(Ok(()), Err)
+    let synced = synced?;
+    told.map_or(Ok(synced), Err)
 }
 
 /// Whether PM has failed: nothing changes until the next mount.
@@ -102,7 +148,7 @@ pub fn is_stopped(store: &Store) -> bool {
 /// # Errors
 /// As [`fsync`].
 pub fn fsyncdir(store: &Store, ino: Ino) -> FsResult<()> {
-    fsync(store, ino, false, Wait::Allowed)
+    fsync(store, ino, Wait::Allowed)
 }
 
 /// Whether a change of names is durable when its call returns: the fence of its commit makes it so. After a failure of PM

@@ -16,6 +16,20 @@ macro_rules! forward_to_below {
         ) -> Result<bool, crate::MediaError> {
             self.below.try_persist_at(point, at)
         }
+        fn persist_then_at(
+            &self,
+            point: crate::pm::Point,
+            done: crate::pm::Done,
+            at: &'static std::panic::Location<'static>,
+        ) -> bool {
+            self.below.persist_then_at(point, done, at)
+        }
+        fn persist_waiting(&self) {
+            self.below.persist_waiting();
+        }
+        fn backlog(&self) -> crate::pm::Backlog {
+            self.below.backlog()
+        }
         fn counters(&self) -> crate::pm::PmCounters {
             self.below.counters()
         }
@@ -103,6 +117,18 @@ impl Promise {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Point(pub(crate) u64);
 
+/// Tells whether a `persist` succeeded.
+pub type Done = Box<dyn FnOnce(Result<(), MediaError>) + Send>;
+
+/// Stores that are not in the log of a medium.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Backlog {
+    /// Their bytes.
+    pub waiting_bytes: u64,
+    /// At so many, a store waits.
+    pub limit_bytes: u64,
+}
+
 /// A persistent-memory medium: reads, explicit writes, ordering.
 ///
 /// Aligned 8-byte words are read and stored atomically by all methods. Stores become durable only through
@@ -186,6 +212,19 @@ pub trait PmMedium: Send + Sync {
     fn try_persist_at(&self, _point: Point, at: &'static Location<'static>) -> Result<bool, MediaError> {
         if self.order_persists() { Ok(true) } else { self.persist_at(at).map(|()| true) }
     }
+    /// As [`Self::persist_at`] of all lines ordered before a point, without a wait: calls `done` once, now or later, from a thread
+    /// that holds no lock. True if the caller has to bring a thread that may wait to [`Self::persist_waiting`]. For the source
+    /// line `at`: called as `persist_then()`, which knows its caller.
+    fn persist_then_at(&self, _point: Point, done: Done, at: &'static Location<'static>) -> bool {
+        done(self.persist_at(at));
+        false
+    }
+    /// Does the persists that [`Self::persist_then_at`] left to a thread that may wait.
+    fn persist_waiting(&self) {}
+    /// Stores that are not in the log yet.
+    fn backlog(&self) -> Backlog {
+        Backlog { waiting_bytes: 0, limit_bytes: u64::MAX }
+    }
     /// Fences issued and cache lines written back or streamed so far, for benches. A medium that does
     /// not count returns zeros.
     fn counters(&self) -> PmCounters {
@@ -253,6 +292,12 @@ macro_rules! fences {
             #[track_caller]
             pub fn try_persist(&self, point: Point) -> Result<bool, MediaError> {
                 self.try_persist_at(point, Location::caller())
+            }
+            /// Calls `done` when all lines ordered before a point are durable ([`PmMedium::persist_then_at`]).
+            #[inline]
+            #[track_caller]
+            pub fn persist_then(&self, point: Point, done: Done) -> bool {
+                self.persist_then_at(point, done, Location::caller())
             }
         }
     )*};

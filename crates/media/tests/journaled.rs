@@ -8,6 +8,7 @@ use terrace_media::block::{AlignedBlock, DeviceImage, DeviceSnapshot, Operation,
 use terrace_media::crash::CrashClock;
 use terrace_media::pm::{CrashSnapshot, JournalOptions, JournaledPm, OpenedJournal, PmImage, RecordedPm};
 use terrace_media::{BlockMedium, PmMedium};
+use terrace_runtime::ManualClock;
 use terrace_runtime::sync::Mutex;
 
 const IMAGE: u64 = 64 << 10;
@@ -36,7 +37,7 @@ fn new_journal() -> Arc<SimulatedDevice> {
 }
 
 fn open(device: Arc<SimulatedDevice>) -> OpenedJournal {
-    JournaledPm::open(device as Arc<dyn BlockMedium>, OPTIONS).unwrap()
+    JournaledPm::open(device as Arc<dyn BlockMedium>, OPTIONS, Arc::new(ManualClock::new(1))).unwrap()
 }
 
 fn open_image(image: DeviceImage) -> OpenedJournal {
@@ -310,7 +311,7 @@ fn set_block(device: &SimulatedDevice, block: u64, content: AlignedBlock) -> Arc
 }
 
 fn refusal(device: Arc<SimulatedDevice>) -> String {
-    JournaledPm::open(device as Arc<dyn BlockMedium>, OPTIONS)
+    JournaledPm::open(device as Arc<dyn BlockMedium>, OPTIONS, Arc::new(ManualClock::new(1)))
         .err()
         .map_or(String::new(), |error| error.to_string())
 }
@@ -351,7 +352,7 @@ fn opening_makes_the_last_batch_durable() {
     let device = new_journal();
     let pm = open(device.clone()).pm;
     pm.write(PmOffset(0), &[1; 100]).unwrap();
-    device.fail_next(Operation::Flush, 0..DEVICE_BLOCKS, 5, Times::Count(1));
+    device.fail_next(Operation::Flush, 0..DEVICE_BLOCKS, 5, Times::Forever);
     assert!(pm.persist().is_err());
     assert!(pm.write(PmOffset(0), &[2]).is_err(), "no store after the failure");
     drop(pm);

@@ -11,7 +11,7 @@
 //! The list was written before the crash explorer and grows only with what is built: the traps of other file systems,
 //! one row or more for each, and five that the design's own rules guard against.
 
-/// A mistake. See [`MISTAKES`] and [`MODELLED`].
+/// A mistake. See [`MISTAKES`], [`MODELLED`] and [`JOURNALED`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 #[allow(missing_docs)] // the table says what each is
@@ -78,6 +78,16 @@ pub enum Mistake {
     SyncSkipsInFlight,
     LaterWriteForgotten,
     ClaimIgnoresClaims,
+    ImageBeforeRing,
+    PlaceBeforeRead,
+    HomeBeforeLog,
+    AnchorBeforeFlush,
+    LogFreeBeforeAnchor,
+    ChainNotChecked,
+    AcknowledgedOutOfOrder,
+    PersistErrorSwallowed,
+    ForgottenWhenFreed,
+    StampBeforePersist,
 }
 
 /// Every mistake: its name on command lines, and what is wrong.
@@ -367,6 +377,57 @@ pub const MODELLED: &[(Mistake, &str, &str)] = &[
         Mistake::SearchIgnoresMoves,
         "search-ignores-moves",
         "a search in the cuckoo map does not look whether the first bucket has changed when the second has no entry",
+    ),
+];
+
+/// Mistakes of the journaled medium: its model under the scheduler or its refinement finds them (crates/models,
+/// crates/sim/tests/journal.rs).
+pub const JOURNALED: &[(Mistake, &str, &str)] = &[
+    (
+        Mistake::ImageBeforeRing,
+        "image-before-ring",
+        "a store goes into the image before its place in the ring is reserved",
+    ),
+    (
+        Mistake::PlaceBeforeRead,
+        "place-before-read",
+        "a write-back reserves its place in the ring before the lines are read",
+    ),
+    (
+        Mistake::HomeBeforeLog,
+        "home-before-log",
+        "a page goes home before the log is durable up to the page's stores",
+    ),
+    (
+        Mistake::AnchorBeforeFlush,
+        "anchor-before-flush",
+        "an anchor is written before pages and table are flushed",
+    ),
+    (
+        Mistake::LogFreeBeforeAnchor,
+        "log-free-before-anchor",
+        "the log is used again before the anchor that passes it is durable",
+    ),
+    (
+        Mistake::ChainNotChecked,
+        "chain-not-checked",
+        "opening takes a batch of an earlier history for the next one: the CRC of the batch before is not compared",
+    ),
+    (
+        Mistake::AcknowledgedOutOfOrder,
+        "acknowledged-out-of-order",
+        "a batch is acknowledged when it is written, before an earlier batch is",
+    ),
+    (Mistake::PersistErrorSwallowed, "persist-error-swallowed", "a batch whose write failed is acknowledged"),
+    (
+        Mistake::ForgottenWhenFreed,
+        "forgotten-when-freed",
+        "a block's page is forgotten when the block is freed, before the freeing record is durable",
+    ),
+    (
+        Mistake::StampBeforePersist,
+        "stamp-before-persist",
+        "devices are stamped with an epoch that the journal does not have yet",
     ),
 ];
 

@@ -21,3 +21,7 @@ pub use parking_lot::{Condvar, Mutex, MutexGuard, ReentrantMutex, WaitTimeoutRes
 pub use shuttle::sync::atomic;
 #[cfg(not(feature = "shuttle"))]
 pub use std::sync::atomic;
+
+/// Whether the locks are those of a scheduler that tries orders of execution: tables of locks are short then, as each lock is a
+/// point of the scheduler.
+pub const IN_MODELS: bool = cfg!(feature = "shuttle");

@@ -11,6 +11,7 @@ use terrace_media::block::{DeviceImage, SimulatedDevice};
 use terrace_media::crash::CrashClock;
 use terrace_media::pm::{JournalOptions, JournaledPm, PmImage};
 use terrace_media::{BlockMedium, PmMedium};
+use terrace_runtime::ManualClock;
 
 const OPTIONS: JournalOptions = JournalOptions { ring_bytes: 8 << 20, journal_ms: 1000, read_only: false };
 
@@ -61,7 +62,10 @@ impl Journal {
 
 fn open(device: &Arc<SimulatedDevice>) -> Arc<JournaledPm> {
     let device = Arc::clone(device) as Arc<dyn BlockMedium>;
-    let opened = JournaledPm::open(device, OPTIONS).unwrap_or_else(|error| panic!("the journal: {error}"));
+    // Another clock than the engine's: attempts after errors leave the history's time alone.
+    let clock = Arc::new(ManualClock::new(1));
+    let opened =
+        JournaledPm::open(device, OPTIONS, clock).unwrap_or_else(|error| panic!("the journal: {error}"));
     assert_eq!(opened.condemned, 0, "pages of tier 0 are damaged");
     Arc::new(opened.pm)
 }

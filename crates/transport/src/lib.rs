@@ -9,6 +9,7 @@
 //! once; a request thread never waits for a lower tier.
 #![forbid(unsafe_code)]
 
+mod durable;
 mod guard;
 mod held;
 pub mod kernel_cache;

@@ -6,6 +6,7 @@
 //!
 //! Invariants: `end` of a request is called exactly once; a panic of a call is EIO for its request alone.
 
+use crate::durable::WhenDurable;
 use crate::guard::{ended, guarded, unless_it_waits};
 use crate::held::PACE;
 use crate::long::{Long, Turn};
@@ -14,7 +15,7 @@ use crate::waiting::Waiting;
 use rustix::io::Errno;
 use std::cell::RefCell;
 use std::sync::Arc;
-use terrace_engine::{Engine, FsResult, Progress, Wait};
+use terrace_engine::{Durable, Engine, FsResult, Progress, Wait};
 use terrace_format::Ino;
 use terrace_runtime::{Clock, SystemClock};
 
@@ -43,6 +44,17 @@ pub struct Part {
     pub size: usize,
     /// The access time follows.
     pub touch: bool,
+}
+
+/// A write that a request asks for.
+#[derive(Debug, Clone, Copy)]
+pub struct Write {
+    /// The user.
+    pub user: u32,
+    /// The file.
+    pub ino: Ino,
+    /// The answer waits until the write is durable.
+    pub is_synchronous: bool,
 }
 
 /// The answer to a read that is still to be given.
@@ -143,12 +155,18 @@ impl Requests {
     /// written, `None` when the rest must not be cut.
     pub fn write(
         &self,
-        (user, ino): (u32, Ino),
+        Write { user, ino, is_synchronous }: Write,
         payload: &[u8],
         call: impl Fn(&Served, &[u8], Wait) -> FsResult<usize> + Send + 'static,
         written: impl FnOnce() -> Option<usize>,
         end: impl FnOnce(Result<usize, Errno>) + Send + 'static,
     ) {
+        let durably =
+            self.waiting.as_ref().filter(|_| is_synchronous).map(|waiting| self.when_durable(waiting));
+        let end = move |result: Result<usize, Errno>| match (result, durably) {
+            (Ok(count), Some(durably)) => durably.then(user, move |durable| end(durable.map(|()| count))),
+            (result, _) => end(result),
+        };
         // A write goes behind the waiting writes of its file: in this thread it would block at the file's
         // lock, and a request thread would be lost.
         let is_behind = self.waiting.as_ref().is_some_and(|waiting| waiting.writes.stand_in_line(ino.0));
@@ -218,23 +236,34 @@ impl Requests {
         waiting.reads.submit(user, Box::new(move || read_and_wait(served.fs(), part, reply)));
     }
 
-    /// As [`Self::attempt`], for fsync: waits in the pool for fsyncs.
+    /// Runs `begin`, and for fsyncs that have to write pages back `whole` in the pool for fsyncs. A wait for the journal alone
+    /// takes no thread of its own.
     pub fn sync(
         &self,
         asked: Asked,
-        call: impl Fn(&Served, Wait) -> FsResult<()> + Send + 'static,
+        begin: impl Fn(&Served) -> FsResult<Durable>,
+        whole: impl FnOnce(&Served) -> FsResult<()> + Send + 'static,
         end: impl FnOnce(Result<(), Errno>) + Send + 'static,
     ) {
-        let first = guarded(asked.operation, || unless_it_waits(call(&self.served, Wait::Never)));
+        let first = guarded(asked.operation, || unless_it_waits(begin(&self.served)));
         match (first.transpose(), &self.waiting) {
-            (Some(result), _) => end(result),
-            (None, None) => end(Err(Errno::IO)),
+            (Some(Ok(Durable::Now)), _) => end(Ok(())),
+            (Some(Err(error)), _) => end(Err(error)),
+            (_, None) => end(Err(Errno::IO)),
+            (Some(Ok(Durable::Later)), Some(waiting)) => match waiting.here.enter() {
+                Some(_allowed) => end(guarded(asked.operation, || ended(self.fs().barrier()))),
+                None => self.when_durable(waiting).then(asked.user, end),
+            },
             (None, Some(waiting)) => {
                 let served = Arc::clone(&self.served);
-                let waits = move || end(guarded(asked.operation, || ended(call(&served, Wait::Allowed))));
+                let waits = move || end(guarded(asked.operation, || ended(whole(&served))));
                 waiting.syncs.submit(asked.user, Box::new(waits));
             }
         }
+    }
+
+    fn when_durable(&self, waiting: &Waiting) -> WhenDurable {
+        WhenDurable { served: Arc::clone(&self.served), syncs: waiting.syncs.queue().clone() }
     }
 
     /// As [`Self::attempt`], for listings: entries are collected in the reply itself. A listing that would

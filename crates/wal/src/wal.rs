@@ -128,6 +128,16 @@ impl Wal {
     pub fn try_persist(&self, point: Point) -> Result<bool> {
         self.pm.try_persist_at(point, Location::caller()).map_err(|error| self.stop(error))
     }
+    /// As [`Self::persist`], without a wait ([`PmMedium::persist_then_at`]): calls `done` now or later. True if the caller has to
+    /// bring a thread that may wait to the medium's `persist_waiting`.
+    #[track_caller]
+    pub fn persist_then(self: &Arc<Self>, done: Box<dyn FnOnce(Result<()>) + Send>) -> bool {
+        let wal = Arc::clone(self);
+        let then = Box::new(move |result: std::result::Result<(), MediaError>| {
+            done(result.map_err(|error| wal.stop(error)));
+        });
+        self.pm.persist_then_at(self.pm.point(), then, Location::caller())
+    }
     #[cold]
     fn stop(&self, error: MediaError) -> Error {
         tracing::error!(%error, "persistent memory failed to make commits durable: the pool takes no more changes");

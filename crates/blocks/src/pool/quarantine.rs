@@ -60,6 +60,9 @@ impl BlockPool {
         debug_assert!(blocks.iter().all(is_quarantined), "{blocks:?} were freed without a quarantine");
         let mut space = self.space.lock();
         space.quarantine.extend(blocks.iter().map(|block| (lsn, *block)));
+        if planted(Mistake::ForgottenWhenFreed) {
+            blocks.iter().for_each(|block| self.wal.pm().forget(block.offset(), terrace_format::BLOCK_SIZE));
+        }
         if planted(Mistake::ReuseBeforeCheckpoint) {
             wrong::free_before_checkpoint(self, &mut space);
         }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use terrace_media::block::FileDevice;
 use terrace_media::pm::{JournalError, JournalOptions, JournaledPm, RamPm};
 use terrace_media::{Access, Found, PmMedium};
+use terrace_runtime::SystemClock;
 
 /// An opened and locked tier 0.
 pub struct Tier0 {
@@ -34,7 +35,8 @@ pub fn open_tier0(path: &Path, read_only: bool, options: JournalOptions) -> Resu
     }
     let device = FileDevice::open_found(&Found::at(path)?, true, read_only)?;
     let (access, name) = (device.access(), PoolFile::new(path, device.file()));
-    let opened = JournaledPm::open(Arc::new(device), JournalOptions { read_only, ..options })?;
+    let clock = Arc::new(SystemClock::default());
+    let opened = JournaledPm::open(Arc::new(device), JournalOptions { read_only, ..options }, clock)?;
     let mut warnings = Vec::new();
     if opened.condemned > 0 {
         let count = crate::output::count(opened.condemned, "page", "pages");

@@ -1,6 +1,7 @@
 //! System calls on the content of files, and syncing.
 use crate::engine::Engine;
 use terrace_format::Ino;
+use terrace_fs::sync::Durable;
 use terrace_store::error::FsResult;
 use terrace_store::operation::progress::Progress;
 use terrace_store::types::Allocate;
@@ -41,6 +42,21 @@ impl Engine {
     /// # Errors
     /// EFBIG beyond 16 TiB, ENOSPC when no tier can take it, EISDIR and EINVAL for other inodes, EIO.
     pub fn write(
+        &self,
+        ino: Ino,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+        wait: Wait,
+    ) -> FsResult<usize> {
+        terrace_fs::content::write::write_durably(&self.store, ino, offset, data, flags, wait)
+    }
+
+    /// As [`Self::write`], but a synchronous write is durable only when [`Self::persist_then`] says so.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub fn write_ordered(
         &self,
         ino: Ino,
         offset: u64,
@@ -111,7 +127,7 @@ impl Engine {
     /// `WouldBlock` when there are dirty pages and the caller may not wait; EIO when PM has failed; the error
     /// of a device, and the pages stay dirty.
     pub fn fsync(&self, ino: Ino, _data_only: bool, wait: Wait) -> FsResult<()> {
-        terrace_fs::sync::fsync(&self.store, ino, _data_only, wait)
+        terrace_fs::sync::fsync(&self.store, ino, wait)
     }
 
     /// As [`Self::fsync`], through a descriptor: it also reports, once, a failed write-back since the
@@ -119,8 +135,43 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Self::fsync`].
-    pub fn fsync_handle(&self, ino: Ino, handle: u64, data_only: bool, wait: Wait) -> FsResult<()> {
-        terrace_fs::sync::fsync_handle(&self.store, ino, handle, data_only, wait)
+    pub fn fsync_handle(&self, ino: Ino, handle: u64, _data_only: bool, wait: Wait) -> FsResult<()> {
+        terrace_fs::sync::fsync_handle(&self.store, ino, handle, wait)
+    }
+
+    /// As [`Self::fsync_handle`] by a caller that may not wait, and who waits for the journal by [`Self::persist_then`].
+    ///
+    /// # Errors
+    /// As [`Self::fsync`]; `WouldBlock` for dirty pages alone.
+    pub fn begin_fsync_handle(&self, ino: Ino, handle: u64) -> FsResult<Durable> {
+        terrace_fs::sync::begin_fsync_handle(&self.store, ino, handle)
+    }
+
+    /// As [`Self::begin_fsync_handle`], for a directory.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn begin_fsyncdir(&self, ino: Ino) -> FsResult<Durable> {
+        terrace_fs::sync::begin_fsync(&self.store, ino)
+    }
+
+    /// Calls `done` once, now or later, when everything committed so far is durable or PM has failed, from a thread that holds no
+    /// lock. True if the caller has to bring a thread that may wait to [`Self::persist_waiting`].
+    pub fn persist_then(&self, done: impl FnOnce(FsResult<()>) + Send + 'static) -> bool {
+        terrace_fs::sync::persist_then(&self.store, done)
+    }
+
+    /// Does the waiting that [`Self::persist_then`] left to another thread.
+    pub fn persist_waiting(&self) {
+        terrace_fs::sync::persist_waiting(&self.store);
+    }
+
+    /// Everything committed so far is durable.
+    ///
+    /// # Errors
+    /// EIO when PM has failed.
+    pub fn barrier(&self) -> FsResult<()> {
+        terrace_fs::sync::barrier(&self.store)
     }
 
     /// As [`Self::fsync`], for a directory.

@@ -7,6 +7,7 @@ use crate::content::mapping::expect_pages;
 use crate::content::write_dram::{write_buffered, write_lazy};
 use crate::content::write_pm::{Rest, write_pm};
 use crate::content::write_whole_block::{WholeBlock, write_whole_block};
+use crate::sync::barrier;
 use crate::write_back::file::keep_in_pm;
 use crate::write_back::rounds::tail_round;
 use terrace_format::address::MAX_FILE_SIZE;
@@ -27,6 +28,25 @@ use terrace_store::store::Store;
 use terrace_store::types::segment::Segment;
 use terrace_store::types::{BLOCK, Wait, WriteFlags};
 use terrace_wal::Error;
+
+/// As [`write`]; a synchronous write is durable on return.
+///
+/// # Errors
+/// As [`write`]; EIO when PM has failed.
+pub fn write_durably(
+    store: &Store,
+    ino: Ino,
+    offset: u64,
+    data: &[u8],
+    flags: WriteFlags,
+    wait: Wait,
+) -> FsResult<usize> {
+    let written = write(store, ino, offset, data, flags, wait)?;
+    if flags.sync {
+        barrier(store)?;
+    }
+    Ok(written)
+}
 
 /// Writes `data` at `offset` and gives the bytes written: all of them, or the pieces before the one that
 /// failed, or that would have to wait when the caller may not (the rest is for a waiting thread, L2). A request of
@@ -68,12 +88,7 @@ pub fn write(
     }
     if home != Some(Home::Block) && data.len() == BLOCK && offset.is_multiple_of(BLOCK_SIZE) {
         match write_whole_block(store, ino, FileBlock(offset / BLOCK_SIZE), data, flags)? {
-            WholeBlock::Written => {
-                if flags.sync {
-                    store.persistent.persist()?;
-                }
-                return Ok(data.len());
-            }
+            WholeBlock::Written => return Ok(data.len()),
             WholeBlock::Redirect(chosen) => home = Some(chosen),
             WholeBlock::NotTried => {}
         }

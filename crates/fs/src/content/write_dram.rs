@@ -56,7 +56,7 @@ pub(crate) fn write_buffered(
     let most = PIECE.min(store.dram.write_back().limit_pages / 2).max(1);
     let done = by_pieces(offset, data, most, |segment| buffer_piece(store, wait, ino, segment, flags))?;
     if flags.sync {
-        fsync(store, ino, true, wait)?;
+        fsync(store, ino, wait)?;
     }
     Ok(done)
 }

@@ -69,9 +69,6 @@ pub(crate) fn write_pm(
         at += piece.len() as u64;
         rest = tail;
     }
-    if flags.sync {
-        store.persistent.persist()?;
-    }
     Ok((data.len() - rest.len(), why))
 }
 

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use terrace_engine::{FsError, FsResult, Progress, Seek, Wait};
 use terrace_format::Ino;
 use terrace_transport::Served;
-use terrace_transport::requests::Part;
+use terrace_transport::requests::{Part, Write};
 
 /// More than the kernel asks for at once.
 const MOST_READ_BYTES: u32 = 4 << 20;
@@ -56,7 +56,7 @@ impl Writing {
             let before = self.written.load(Ordering::Relaxed);
             let rest = data.get(before..).unwrap_or_default();
             let offset = self.offset + before as u64;
-            let done = match served.fs().write(self.ino, offset, rest, self.flags, wait) {
+            let done = match served.fs().write_ordered(self.ino, offset, rest, self.flags, wait) {
                 Ok(count) => before + count,
                 Err(FsError::WouldBlock) => return Err(FsError::WouldBlock),
                 // A short write; the caller meets the error when it writes the rest.
@@ -96,7 +96,8 @@ pub(super) fn write(adapter: &Adapter, asker: &InHeader, part: &Transfer, data: 
     let writing = Writing { ino, offset: part.offset, flags, written };
     let call = move |served: &Served, data: &[u8], wait| writing.go_on(served, data, wait);
     let least = || (!is_write_back).then(|| before.load(Ordering::Relaxed));
-    adapter.requests.write((asker.uid, ino), data, call, least, |result| {
+    let asked = Write { user: asker.uid, ino, is_synchronous: flags.sync };
+    adapter.requests.write(asked, data, call, least, |result| {
         answer(reply, result, |reply, count| {
             drop(changing);
             reply.written(count as u32);
@@ -106,16 +107,20 @@ pub(super) fn write(adapter: &Adapter, asker: &InHeader, part: &Transfer, data: 
 
 pub(super) fn fsync(adapter: &Adapter, asker: &InHeader, handle: u64, data_only: bool, reply: Reply) {
     let ino = Ino(asker.node);
-    let call = move |served: &Served, wait| served.fs().fsync_handle(ino, handle, data_only, wait);
-    adapter.requests.sync(asked(asker, "fsync"), call, |result| done(reply, result));
+    let begin = move |served: &Served| served.fs().begin_fsync_handle(ino, handle);
+    let whole = move |served: &Served| served.fs().fsync_handle(ino, handle, data_only, Wait::Allowed);
+    adapter.requests.sync(asked(asker, "fsync"), begin, whole, |result| done(reply, result));
 }
 
 /// Where fsync of a directory has nothing to do the kernel is told so by ENOSYS, and asks no more (decision 0033).
-pub(super) fn fsyncdir(adapter: &Adapter, ino: Ino, reply: Reply) {
+pub(super) fn fsyncdir(adapter: &Adapter, asker: &InHeader, reply: Reply) {
     if adapter.requests.fs().needs_no_fsyncdir() {
         return reply.error(Errno::NOSYS);
     }
-    done(reply, adapter.requests.direct("fsyncdir", |served| served.fs().fsyncdir(ino)));
+    let ino = Ino(asker.node);
+    let begin = move |served: &Served| served.fs().begin_fsyncdir(ino);
+    let whole = move |served: &Served| served.fs().fsyncdir(ino);
+    adapter.requests.sync(asked(asker, "fsyncdir"), begin, whole, |result| done(reply, result));
 }
 
 pub(super) fn fallocate(

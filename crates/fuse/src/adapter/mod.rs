@@ -64,7 +64,7 @@ impl Server for Adapter {
             Operation::Read(part) => content::read(self, asker, &part, reply),
             Operation::Write(part, data) => content::write(self, asker, &part, data, reply),
             Operation::Fsync { handle, data_only } => content::fsync(self, asker, handle, data_only, reply),
-            Operation::FsyncDirectory => content::fsyncdir(self, ino, reply),
+            Operation::FsyncDirectory => content::fsyncdir(self, asker, reply),
             Operation::Fallocate { offset, length, mode } => {
                 content::fallocate(self, asker, (offset, length), mode, reply);
             }

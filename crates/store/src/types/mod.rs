@@ -93,7 +93,7 @@ pub struct SetAttributes {
 /// Flags of one write.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WriteFlags {
-    /// O_SYNC or O_DSYNC: durable on return.
+    /// O_SYNC or O_DSYNC: the write is made durable before the answer.
     pub sync: bool,
     /// The kernel asks to remove set-id bits.
     pub kill_set_id: bool,

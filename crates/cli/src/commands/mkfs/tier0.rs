@@ -18,6 +18,7 @@ use terrace_media::block::FileDevice;
 use terrace_media::found::is_in_memory;
 use terrace_media::pm::{JournalOptions, JournaledPm, RamPm};
 use terrace_media::{BlockMedium, OpenError, PmMedium, Promise, memory_available};
+use terrace_runtime::SystemClock;
 
 /// Most memory that a journal takes unless the user says how much.
 const MOST_MEMORY: u64 = 16 << 30;
@@ -128,7 +129,8 @@ impl Tier0 {
                 let device: Arc<dyn BlockMedium> = Arc::new(device);
                 let failed = |error| pool::tier0_failure(&error);
                 JournaledPm::create(&*device, *layout, uuid::Uuid::new_v4().into_bytes()).map_err(failed)?;
-                let opened = JournaledPm::open(device, JournalOptions::default()).map_err(failed)?;
+                let clock = Arc::new(SystemClock::default());
+                let opened = JournaledPm::open(device, JournalOptions::default(), clock).map_err(failed)?;
                 Ok(Arc::new(opened.pm))
             }
         }

@@ -21,6 +21,7 @@ use terrace_format::journal::{
     ANCHOR_COPIES, Anchor, Entry, EntryKind, TABLE_ENTRIES, encode_table, page_checksum,
 };
 use terrace_format::{BLOCK_SIZE, DeviceBlock, PmOffset};
+use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::sync::Mutex;
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 
@@ -149,6 +150,9 @@ impl Home {
         let (boundary, mut from) = home.round.unwrap_or_else(|| {
             let boundary = log.want_boundary();
             image.wait_for_stores();
+            if planted(Mistake::LogFreeBeforeAnchor) {
+                log.set_start(boundary, share_of_round(log.layout.image_bytes()));
+            }
             (boundary, 0)
         });
         for _ in 0..most {
@@ -174,9 +178,12 @@ impl Home {
         let mut copies = Vec::with_capacity(pages.len());
         for page in pages {
             let mut copy = AlignedBlock::zeroed();
-            let _locked = image.lock_page(*page);
-            image.dirty.take(&image.memory, *page);
-            match image.memory.read(PmOffset(page * BLOCK_SIZE), &mut copy.0) {
+            let read = {
+                let _locked = image.lock_page(*page);
+                image.dirty.take(&image.memory, *page);
+                image.memory.read(PmOffset(page * BLOCK_SIZE), &mut copy.0)
+            };
+            match read {
                 Ok(()) => copies.push((*page, copy)),
                 // Home lacks entries that the anchor passes: no later opening may take the page for sound.
                 Err(_) if home.condemned.contains_key(page) => home.condemn(*page),
@@ -193,8 +200,10 @@ impl Home {
         }
         let runs = runs_of(&numbers);
         name_pages(image, log, home, &numbers);
-        // Behind the copies: a copy shows stores with an earlier place alone.
-        log.commit_to(image, log.ring.tail())?;
+        if !planted(Mistake::HomeBeforeLog) {
+            // Behind the copies: a copy shows stores with an earlier place alone.
+            log.commit_to(image, log.ring.tail())?;
+        }
         let mut writes: Vec<Run<'_>> = Vec::with_capacity(runs.len());
         let mut rest = blocks.as_slice();
         for (first, count) in &runs {
@@ -266,7 +275,9 @@ fn end_round(image: &Image, log: &Log, home: &mut HomeState, boundary: u64) -> R
     let next = 1 - home.table;
     write_table(log, home, next)?;
     // A single flush serves pages and table: the table is not in use before the anchor names it.
-    log.device.flush()?;
+    if !planted(Mistake::AnchorBeforeFlush) {
+        log.device.flush()?;
+    }
     let Some((found, acknowledged)) = log.boundary() else {
         unreachable!("the batch before {boundary} is acknowledged");
     };

@@ -7,10 +7,10 @@ use super::dirty::DirtyPages;
 use crate::pm::{PmMedium, RamPm};
 use crate::{MediaError, OpenError};
 use terrace_format::{BLOCK_SIZE, PmOffset};
-use terrace_runtime::sync::{Mutex, MutexGuard};
+use terrace_runtime::sync::{IN_MODELS, Mutex, MutexGuard};
 
 /// Locks of pages. A page takes the lock of its number modulo this.
-pub(super) const PAGE_LOCKS: usize = 64;
+pub(super) const PAGE_LOCKS: usize = if IN_MODELS { 2 } else { 64 };
 
 /// A lock on a cache line of its own.
 #[derive(Default)]

@@ -1,21 +1,15 @@
-//! The log: batches become durable in commits (J5).
+//! The log of a journal: the ring, and the places up to which it is closed, durable and free. Commits: see `commit`.
 //!
-//! A caller of `persist` waits until all stores before the call are acknowledged. If no commit is under way, the caller is the
-//! leader: the leader closes the open batch and writes the batch in its own thread, while later stores gather in the next batch.
-//!
-//! Invariants: batches are written in the order of their positions, and a batch is acknowledged after all earlier batches.
-//! A failed log acknowledges no batch. Lock order: the state comes last.
+//! Lock order: the state comes last.
 
-use super::image::Image;
+use super::commit::{Closed, Commits};
 use super::ring::Ring;
-use crate::block::{Run, bytes_of};
-use crate::{BlockMedium, DeviceError, MediaError};
-use std::collections::VecDeque;
+use crate::{BlockMedium, MediaError};
 use std::sync::{Arc, OnceLock};
-use terrace_format::BLOCK_SIZE;
-use terrace_format::journal::{BATCH_HEADER_BYTES, BatchHeader, Layout, MAX_BATCH_BYTES};
+use terrace_format::journal::{BATCH_HEADER_BYTES, Layout, MAX_BATCH_BYTES};
+use terrace_runtime::Clock;
+use terrace_runtime::sync::Mutex;
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
-use terrace_runtime::sync::{Condvar, Mutex, MutexGuard};
 
 /// The store that makes the open batch longer closes the batch. Half of the largest batch, as other threads may append
 /// meanwhile.
@@ -31,25 +25,6 @@ pub(super) struct Boundary {
     pub previous: u32,
 }
 
-/// A closed batch in the queue.
-#[derive(Debug, Clone, Copy)]
-struct Closed {
-    start: u64,
-    end: u64,
-}
-
-struct State {
-    /// Position of the open batch.
-    open: u64,
-    closed: VecDeque<Closed>,
-    /// A leader writes a batch.
-    busy: bool,
-    /// Behind the last acknowledged batch.
-    acknowledged: Boundary,
-    /// The boundary of a home round: its position, and the whole boundary after the batch before is acknowledged.
-    wanted: Option<(u64, Option<Boundary>)>,
-}
-
 /// The log of a medium: the ring, and its batches on the device.
 pub(super) struct Log {
     pub device: Arc<dyn BlockMedium>,
@@ -58,14 +33,14 @@ pub(super) struct Log {
     pub epoch: u64,
     pub ring: Ring,
     /// Position from which the log counts.
-    start: AtomicU64,
-    state: Mutex<State>,
-    changed: Condvar,
-    /// Position of the open batch, as `State` has it or older.
+    pub start: AtomicU64,
+    pub state: Mutex<Commits>,
+    pub clock: Arc<dyn Clock>,
+    /// Position of the open batch, as the state has it or older.
     open: AtomicU64,
     /// End of the durable places: the end of the last acknowledged batch, and the header behind.
-    durable: AtomicU64,
-    failed: OnceLock<MediaError>,
+    pub durable: AtomicU64,
+    pub failed: OnceLock<MediaError>,
     /// Batches written, and their bytes.
     pub batches: AtomicU64,
     pub bytes: AtomicU64,
@@ -78,14 +53,8 @@ impl Log {
         (uuid, epoch): ([u8; 16], u64),
         ring: Ring,
         end: Boundary,
+        clock: Arc<dyn Clock>,
     ) -> Log {
-        let state = State {
-            open: end.position,
-            closed: VecDeque::new(),
-            busy: false,
-            acknowledged: end,
-            wanted: None,
-        };
         Log {
             device,
             layout,
@@ -93,8 +62,8 @@ impl Log {
             epoch,
             ring,
             start: AtomicU64::new(end.position),
-            state: Mutex::new(state),
-            changed: Condvar::new(),
+            state: Mutex::new(Commits::new(end)),
+            clock,
             open: AtomicU64::new(end.position),
             durable: AtomicU64::new(end.position + BATCH_HEADER_BYTES),
             failed: OnceLock::new(),
@@ -106,13 +75,6 @@ impl Log {
     /// Refuses after the log has failed.
     pub fn refuse_if_failed(&self) -> Result<(), MediaError> {
         self.failed.get().map_or(Ok(()), |error| Err(error.clone()))
-    }
-
-    /// The log has failed (J12).
-    pub fn fail(&self, error: &MediaError) {
-        if self.failed.set(error.clone()).is_ok() {
-            tracing::error!(%error, "the journal failed: the pool takes no more changes");
-        }
     }
 
     /// Whether all places below a tail are durable.
@@ -136,25 +98,8 @@ impl Log {
         self.ring.tail().saturating_sub(self.durable.load(Ordering::Acquire))
     }
 
-    /// Returns when all places below `target`, a tail of the ring, are durable.
-    pub fn commit_to(&self, image: &Image, target: u64) -> Result<(), MediaError> {
-        let mut state = self.state.lock();
-        while !self.is_durable(target) {
-            self.refuse_if_failed()?;
-            if state.busy {
-                self.changed.wait(&mut state);
-                continue;
-            }
-            if state.closed.is_empty() {
-                self.close_open_batch(&mut state);
-            }
-            state = self.write_next(image, state);
-        }
-        Ok(())
-    }
-
     /// Closes the open batch unless it is empty.
-    fn close_open_batch(&self, state: &mut State) {
+    pub fn close_open_batch(&self, state: &mut Commits) {
         if let Some(end) = self.ring.close(state.open) {
             assert!(end - state.open <= MAX_BATCH_BYTES, "a batch of {} bytes", end - state.open);
             state.closed.push_back(Closed { start: state.open, end });
@@ -172,86 +117,6 @@ impl Log {
                 self.close_open_batch(&mut state);
             }
         }
-    }
-
-    /// Writes the first closed batch and acknowledges it.
-    fn write_next<'a>(&'a self, image: &Image, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        let Some(batch) = state.closed.pop_front() else {
-            unreachable!("a target behind the tail of the ring");
-        };
-        state.busy = true;
-        let before = state.acknowledged;
-        assert_eq!(batch.start, before.position, "a batch is written behind the last acknowledged one");
-        drop(state);
-        let written = self.write_batch(image, batch, before);
-        let mut state = self.state.lock();
-        state.busy = false;
-        match written {
-            Ok(previous) => {
-                let end = Boundary { position: batch.end, sequence: before.sequence + 1, previous };
-                state.acknowledged = end;
-                if let Some((position, found)) = &mut state.wanted
-                    && *position == end.position
-                {
-                    *found = Some(end);
-                }
-                self.ring.acknowledged(batch.end);
-                self.durable.store(batch.end + BATCH_HEADER_BYTES, Ordering::Release);
-                self.batches.fetch_add(1, Ordering::Relaxed);
-                self.bytes.fetch_add(batch.end - batch.start, Ordering::Relaxed);
-            }
-            Err(error) => {
-                self.fail(&error);
-            }
-        }
-        self.changed.notify_all();
-        state
-    }
-
-    /// Writes a batch durably; gives its CRC.
-    fn write_batch(&self, image: &Image, batch: Closed, before: Boundary) -> Result<u32, MediaError> {
-        image.wait_for_stores();
-        let header = BatchHeader {
-            epoch: self.epoch,
-            sequence: before.sequence,
-            position: batch.start,
-            length: batch.end - batch.start,
-            previous: before.previous,
-            acknowledged: before.position,
-        };
-        // SAFETY: the batch is closed, every store with a place in the batch has ended, and the memory is not reserved again
-        // before the batch is acknowledged. The leader owns the place of the header, and writes there before the second call.
-        let content = unsafe { self.ring.blocks(batch.start, batch.end) };
-        let pieces = content.map(bytes_of);
-        let [front, back] = pieces;
-        let (bytes, crc) = header.encode(&self.uuid, [&front[BATCH_HEADER_BYTES as usize..], back]);
-        self.ring.put_header(batch.start, &bytes);
-        // SAFETY: as above.
-        let pieces = unsafe { self.ring.blocks(batch.start, batch.end) };
-        let limit = self.start.load(Ordering::Acquire) + self.layout.log_bytes();
-        if batch.end > limit {
-            return Err(self.out_of_log(batch.end - limit));
-        }
-        let mut runs: Vec<Run<'_>> = Vec::with_capacity(3);
-        let mut position = batch.start;
-        for mut piece in pieces {
-            while !piece.is_empty() {
-                let (first, room) = self.layout.log_block(position);
-                let (now, later) = piece.split_at(piece.len().min(room as usize));
-                runs.push((first, now));
-                position += now.len() as u64 * BLOCK_SIZE;
-                piece = later;
-            }
-        }
-        self.device.write_durable(&runs)?;
-        Ok(crc)
-    }
-
-    /// The error of a log whose home rounds failed until it was full.
-    fn out_of_log(&self, length: u64) -> MediaError {
-        let operation = "write to the log, which is full,";
-        let device = self.device.name().to_string();
-        DeviceError { device, operation, offset: 0, length, errno: libc::ENOSPC }.into()
     }
 
     /// Closes the open batch and remembers its end as the boundary of a home round. Gives the position.

@@ -3,14 +3,16 @@
 use super::home::Home;
 use super::image::Image;
 use super::log::Log;
+use super::patience::Patience;
 use super::ring::{Full, STEP_BYTES};
 use super::step::Schedule;
-use crate::pm::{JournalStatus, PmCounters, PmMedium, Point};
+use crate::pm::{Backlog, Done, JournalStatus, PmCounters, PmMedium, Point};
 use crate::{MediaError, Promise};
 use std::panic::Location;
-use terrace_format::journal::{Entry, EntryKind};
+use terrace_format::journal::{ENTRY_HEADER_BYTES, Entry, EntryKind};
 use terrace_format::{BLOCK_SIZE, PmOffset};
 use terrace_runtime::Next;
+use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::sync::MutexGuard;
 use terrace_runtime::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use terrace_runtime::thread::Waker;
@@ -85,6 +87,9 @@ impl JournaledPm {
 
     /// Stores bytes inside one page: into the ring, then into the image.
     fn log_in_page(&self, at: PmOffset, bytes: &[u8]) -> Result<(), MediaError> {
+        if planted(Mistake::ImageBeforeRing) {
+            self.image.store_in_page(at, bytes)?;
+        }
         let locked = self.lock_with_room(at)?;
         let place = self.log.ring.append(&Entry { kind: EntryKind::Store, offset: at, bytes });
         let stored = self.image.store_in_page(at, bytes);
@@ -100,6 +105,11 @@ impl JournaledPm {
         let locked = self.lock_with_room(at)?;
         self.image.memory.read(at, bytes)?;
         let place = self.log.ring.append(&Entry { kind: EntryKind::Store, offset: at, bytes });
+        if planted(Mistake::PlaceBeforeRead) {
+            self.refuse_stores()?; // where another thread goes on
+            self.image.memory.read(at, bytes)?;
+            self.log.ring.put(place + ENTRY_HEADER_BYTES, bytes);
+        }
         self.image.mark(at.0 / BLOCK_SIZE);
         drop(locked);
         self.appended(place);
@@ -138,11 +148,23 @@ impl JournaledPm {
         self.log.refuse_if_failed()
     }
 
+    /// Tries an operation of home again for a while after an error (J12).
+    fn patiently(&self, attempt: impl Fn() -> Result<(), MediaError>) -> Result<(), MediaError> {
+        let mut patience = Patience::new(&*self.log.clock);
+        loop {
+            match attempt() {
+                Err(error) if self.log.refuse_if_failed().is_err() || !patience.pause() => return Err(error),
+                Err(error) => tracing::warn!(%error, "a home round failed; it is tried again"),
+                Ok(()) => return Ok(()),
+            }
+        }
+    }
+
     /// Does the commit or the home round that a store waits for, in the thread of the store: no step needs to run (J14).
     fn make_room(&self, full: Full) -> Result<(), MediaError> {
         match full {
             Full::Ring => self.log.commit_to(&self.image, self.log.ring.tail()),
-            Full::Log => self.home.free_log(&self.image, &self.log),
+            Full::Log => self.patiently(|| self.home.free_log(&self.image, &self.log)),
         }
     }
 }
@@ -235,6 +257,18 @@ impl PmMedium for JournaledPm {
         self.log.refuse_if_failed().map(|()| false)
     }
 
+    fn persist_then_at(&self, point: Point, done: Done, _at: &'static Location<'static>) -> bool {
+        self.log.commit_then(point.0, done)
+    }
+
+    fn persist_waiting(&self) {
+        self.log.commit_for_calls(&self.image);
+    }
+
+    fn backlog(&self) -> Backlog {
+        Backlog { waiting_bytes: self.log.waiting(), limit_bytes: self.log.ring.bytes() }
+    }
+
     fn counters(&self) -> PmCounters {
         PmCounters { fences: self.fences.load(Ordering::Relaxed), lines: self.lines.load(Ordering::Relaxed) }
     }
@@ -275,7 +309,7 @@ impl PmMedium for JournaledPm {
         if !self.writable.swap(false, Ordering::SeqCst) {
             return Ok(());
         }
-        self.home.end(&self.image, &self.log)
+        self.patiently(|| self.home.end(&self.image, &self.log))
     }
 
     fn journal_status(&self) -> Option<JournalStatus> {

@@ -18,6 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use terrace_format::journal::{ANCHOR_COPIES, Anchor, Layout, MIN_LOG_BYTES, RefusedAnchor, encode_table};
 use terrace_format::{BLOCK_SIZE, PmOffset};
+use terrace_runtime::Clock;
 
 /// Memory that the image leaves to everybody else.
 const MEMORY_RESERVE_BYTES: u64 = 256 << 20;
@@ -101,13 +102,14 @@ impl JournaledPm {
         Ok(())
     }
 
-    /// Opens a journal: puts the image together from home and log.
+    /// Opens a journal: puts the image together from home and log. The clock measures commits, and attempts after errors.
     ///
     /// # Errors
     /// No journal, another version, damage, too little memory, the device's. Nothing was written then.
     pub fn open(
         device: Arc<dyn BlockMedium>,
         options: JournalOptions,
+        clock: Arc<dyn Clock>,
     ) -> Result<OpenedJournal, JournalError> {
         let anchor = newest_anchor(&*device)?;
         let damaged = |damage| JournalError::Damaged { device: device.name().to_string(), damage };
@@ -132,7 +134,7 @@ impl JournaledPm {
         let opened =
             Anchor { number: anchor.number + 1, epoch, acknowledged: end.position, clean: false, ..anchor };
         if !options.read_only {
-            // The daemon alone may have died: then the last batch may be in the device's cache, and nowhere else.
+            // The daemon alone may have died: then the last batches may be in the device's cache, and nowhere else.
             if let Some((position, length)) = last {
                 write_again(&*device, &layout, position, length)?;
             }
@@ -156,7 +158,7 @@ impl JournaledPm {
             round: None,
         };
         let ring = Ring::new(options.ring_bytes.max(MIN_RING_BYTES), end.position);
-        let log = Log::new((device, layout), (anchor.uuid, epoch), ring, end);
+        let log = Log::new((device, layout), (anchor.uuid, epoch), ring, end, clock);
         let home = Home::new(home, &log, anchor.start);
         let found = Found { healed: healed.len() as u64, condemned: condemned.len() as u64 };
         let pm = JournaledPm::new((image, log, home), options.journal_ms, !options.read_only, found);
@@ -185,7 +187,7 @@ fn check_sizes(device: &dyn BlockMedium, layout: &Layout, ring_bytes: u64) -> Re
     Ok(())
 }
 
-/// Makes a batch of the log durable that reads as it was written.
+/// Makes batches of the log durable that read as they were written.
 fn write_again(device: &dyn BlockMedium, layout: &Layout, start: u64, length: u64) -> Result<(), MediaError> {
     for position in (start..start + length).step_by(BLOCK_SIZE as usize) {
         let mut block = [AlignedBlock::zeroed()];

@@ -125,9 +125,9 @@ impl Ring {
         }
     }
 
-    /// Writes the header of a closed batch.
-    pub fn put_header(&self, start: u64, header: &[u8]) {
-        self.copy_in(start, header);
+    /// Writes bytes to a place that the caller has: the header of a closed batch.
+    pub fn put(&self, start: u64, bytes: &[u8]) {
+        self.copy_in(start, bytes);
     }
 
     /// Copies bytes to a place that the caller has reserved.

@@ -1,0 +1,364 @@
+//! Commits: batches become durable (J5, J12).
+//!
+//! A caller of `persist` waits until all stores before the call are acknowledged. If no batch under way has these stores, and
+//! another batch may be in flight, the caller is a leader: a leader closes the open batch, seals it with its header, and writes
+//! it in its own thread. Later stores gather in the next batch.
+//!
+//! Invariants: 1. Batches are sealed in the order of their positions, by a single leader at a time, because a header has the CRC
+//! of the batch before. 2. A batch is acknowledged after all earlier batches. 3. A failed log acknowledges no batch. 4. While a
+//! call waits for a batch that is not sealed, a thread is in [`Log::commit_for_calls`] or was promised. 5. While a thread waits
+//! so and another batch may be sealed, a thread was woken to seal it.
+//! Lock order: the state comes before a seat. Calls are answered without locks.
+
+use super::image::Image;
+use super::log::{Boundary, Log};
+use super::patience::Patience;
+use crate::block::{Run, bytes_of};
+use crate::pm::Done;
+use crate::{DeviceError, MediaError};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use terrace_format::BLOCK_SIZE;
+use terrace_format::journal::{BATCH_HEADER_BYTES, BatchHeader};
+use terrace_runtime::planted::{Mistake, planted};
+use terrace_runtime::sync::atomic::Ordering;
+use terrace_runtime::sync::{Condvar, Mutex, MutexGuard};
+
+/// Batches in flight together on a device that is quick.
+const MOST_IN_FLIGHT: usize = 4;
+/// A device is quick if a durable write takes less: then the next batch need not gather for long.
+const QUICK_NS: u64 = 200_000;
+/// Weight of the last durable write in the mean: one part of this number.
+const MEAN_PART: u64 = 8;
+
+/// A closed batch in the queue.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Closed {
+    pub start: u64,
+    pub end: u64,
+}
+
+/// A sealed batch.
+struct Flight {
+    end: Boundary,
+    length: u64,
+    is_written: bool,
+}
+
+/// Where a thread sleeps.
+#[derive(Default)]
+struct Seat {
+    is_woken: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Seat {
+    fn sleep(&self) {
+        let mut is_woken = self.is_woken.lock();
+        while !*is_woken {
+            self.changed.wait(&mut is_woken);
+        }
+    }
+
+    fn wake(&self) {
+        *self.is_woken.lock() = true;
+        self.changed.notify_one();
+    }
+}
+
+/// The way to tell a waiter.
+enum Answer {
+    /// The thread looks again.
+    Thread(Arc<Seat>),
+    Call(Done),
+}
+
+/// A waiter for all places below a target.
+struct Waiter {
+    target: u64,
+    answer: Answer,
+}
+
+/// The commits under way.
+pub(super) struct Commits {
+    /// Position of the open batch.
+    pub open: u64,
+    pub closed: VecDeque<Closed>,
+    /// A leader seals a batch.
+    is_sealing: bool,
+    /// The end of the last sealed batch.
+    sealed: Boundary,
+    flying: VecDeque<Flight>,
+    /// Behind the last acknowledged batch.
+    pub acknowledged: Boundary,
+    /// The boundary of a home round: its position, and the whole boundary after the batch before is acknowledged.
+    pub wanted: Option<(u64, Option<Boundary>)>,
+    waiters: Vec<Waiter>,
+    /// Threads in [`Log::commit_for_calls`], or promised.
+    leaders_for_calls: usize,
+    /// Mean time of a durable write, in nanoseconds.
+    write_ns: u64,
+}
+
+impl Commits {
+    pub fn new(end: Boundary) -> Commits {
+        Commits {
+            open: end.position,
+            closed: VecDeque::new(),
+            is_sealing: false,
+            sealed: end,
+            flying: VecDeque::new(),
+            acknowledged: end,
+            wanted: None,
+            waiters: Vec::new(),
+            leaders_for_calls: 0,
+            write_ns: 0,
+        }
+    }
+
+    /// Batches that may be in flight together.
+    fn most_in_flight(&self) -> usize {
+        if self.write_ns < QUICK_NS { MOST_IN_FLIGHT } else { 1 }
+    }
+
+    /// Whether a batch may be sealed now.
+    fn may_seal(&self) -> bool {
+        !self.is_sealing && self.flying.len() < self.most_in_flight()
+    }
+
+    /// Whether a sealed batch ends behind all places below a target.
+    fn is_sealed(&self, target: u64) -> bool {
+        target <= self.sealed.position + BATCH_HEADER_BYTES
+    }
+
+    /// The largest target of a call that no sealed batch has.
+    fn target_of_calls(&self) -> Option<u64> {
+        let is_call = |waiter: &&Waiter| matches!(waiter.answer, Answer::Call(_));
+        let targets = self.waiters.iter().filter(is_call).map(|waiter| waiter.target);
+        targets.filter(|target| !self.is_sealed(*target)).max()
+    }
+
+    /// Takes a thread that can seal the next batch, to be woken.
+    fn take_leader(&mut self) -> Option<Answer> {
+        if !self.may_seal() {
+            return None;
+        }
+        let sealed = self.sealed.position + BATCH_HEADER_BYTES;
+        let leads = |waiter: &Waiter| matches!(waiter.answer, Answer::Thread(_)) && waiter.target > sealed;
+        let index = self.waiters.iter().position(leads)?;
+        Some(self.waiters.swap_remove(index).answer)
+    }
+
+    /// Takes the waiters for places below a limit.
+    fn take_waiters(&mut self, limit: u64) -> Vec<Answer> {
+        let is_due = |waiter: &mut Waiter| waiter.target <= limit;
+        self.waiters.extract_if(.., is_due).map(|waiter| waiter.answer).collect()
+    }
+}
+
+/// Tells waiters, without locks.
+fn tell(answers: Vec<Answer>, result: &Result<(), MediaError>) {
+    for answer in answers {
+        match answer {
+            Answer::Thread(seat) => seat.wake(),
+            Answer::Call(done) => done(result.clone()),
+        }
+    }
+}
+
+impl Log {
+    /// Returns when all places below `target`, a tail of the ring, are durable.
+    pub fn commit_to(&self, image: &Image, target: u64) -> Result<(), MediaError> {
+        if self.is_durable(target) {
+            return Ok(());
+        }
+        let mut state = self.state.lock();
+        while !self.is_durable(target) {
+            self.refuse_if_failed()?;
+            state = if state.is_sealed(target) || !state.may_seal() {
+                self.wait(state, target)
+            } else {
+                self.write_next(image, state)
+            };
+        }
+        Ok(())
+    }
+
+    /// Calls `done` when all places below `target` are durable or the log has failed: now, or later from a thread that holds no
+    /// lock. True if the caller has to bring a thread to [`Self::commit_for_calls`].
+    pub fn commit_then(&self, target: u64, done: Done) -> bool {
+        if !self.is_durable(target) {
+            let mut state = self.state.lock();
+            // After a failure nobody looks through the waiters again.
+            if !self.is_durable(target) && self.refuse_if_failed().is_ok() {
+                state.waiters.push(Waiter { target, answer: Answer::Call(done) });
+                let is_needed = !state.is_sealed(target) && state.leaders_for_calls < state.most_in_flight();
+                state.leaders_for_calls += usize::from(is_needed);
+                return is_needed;
+            }
+        }
+        done(if self.is_durable(target) { Ok(()) } else { self.refuse_if_failed() });
+        false
+    }
+
+    /// Commits until no call waits for a batch that is not sealed.
+    pub fn commit_for_calls(&self, image: &Image) {
+        loop {
+            let target = {
+                let mut state = self.state.lock();
+                let target = if self.refuse_if_failed().is_ok() { state.target_of_calls() } else { None };
+                if target.is_none() {
+                    state.leaders_for_calls -= 1;
+                }
+                target
+            };
+            let Some(target) = target else { return };
+            // A failure has told all waiters.
+            let _ = self.commit_to(image, target);
+        }
+    }
+
+    fn wait<'a>(&'a self, mut state: MutexGuard<'a, Commits>, target: u64) -> MutexGuard<'a, Commits> {
+        let seat = Arc::new(Seat::default());
+        state.waiters.push(Waiter { target, answer: Answer::Thread(Arc::clone(&seat)) });
+        drop(state);
+        seat.sleep();
+        self.state.lock()
+    }
+
+    /// Seals the next batch, writes it, and acknowledges the written batches.
+    fn write_next<'a>(
+        &'a self,
+        image: &Image,
+        mut state: MutexGuard<'a, Commits>,
+    ) -> MutexGuard<'a, Commits> {
+        if state.closed.is_empty() {
+            self.close_open_batch(&mut state);
+        }
+        let Some(batch) = state.closed.pop_front() else {
+            unreachable!("a target behind the tail of the ring");
+        };
+        let (before, acknowledged) = (state.sealed, state.acknowledged.position);
+        assert_eq!(batch.start, before.position, "a batch is sealed behind the last one");
+        state.is_sealing = true;
+        drop(state);
+        let crc = self.seal(image, batch, before, acknowledged);
+        let end = Boundary { position: batch.end, sequence: before.sequence + 1, previous: crc };
+        let mut state = self.state.lock();
+        state.is_sealing = false;
+        state.sealed = end;
+        state.flying.push_back(Flight { end, length: batch.end - batch.start, is_written: false });
+        let leader = state.take_leader();
+        drop(state);
+        tell(leader.into_iter().collect(), &Ok(()));
+        let written = self.write_batch(batch);
+        match written {
+            Ok(took_ns) => {
+                let mut state = self.state.lock();
+                state.write_ns = (state.write_ns * (MEAN_PART - 1) + took_ns) / MEAN_PART;
+                self.acknowledge(&mut state, end);
+                let mut told = state.take_waiters(self.durable.load(Ordering::Relaxed));
+                told.extend(state.take_leader());
+                drop(state);
+                tell(told, &Ok(()));
+            }
+            Err(_) if planted(Mistake::PersistErrorSwallowed) => {
+                self.acknowledge(&mut self.state.lock(), end)
+            }
+            Err(error) => self.fail(&error),
+        }
+        self.state.lock()
+    }
+
+    /// The log has failed (J12): tells all waiters. For a caller without locks.
+    pub fn fail(&self, error: &MediaError) {
+        if self.failed.set(error.clone()).is_ok() {
+            tracing::error!(%error, "the journal failed: the pool takes no more changes");
+        }
+        // A waiter looks for a failure under this lock before its wait.
+        let told = self.state.lock().take_waiters(u64::MAX);
+        tell(told, &self.refuse_if_failed());
+    }
+
+    /// A batch is written: acknowledges it, with the later written ones, if all earlier ones are.
+    fn acknowledge(&self, state: &mut Commits, written: Boundary) {
+        let flight = state.flying.iter_mut().find(|flight| flight.end == written);
+        let Some(flight) = flight else { unreachable!("a written batch that is not in flight") };
+        flight.is_written = true;
+        if planted(Mistake::AcknowledgedOutOfOrder) {
+            self.durable.fetch_max(written.position + BATCH_HEADER_BYTES, Ordering::SeqCst);
+        }
+        if self.refuse_if_failed().is_err() {
+            return;
+        }
+        while let Some(Flight { end, length, .. }) = state.flying.pop_front_if(|flight| flight.is_written) {
+            state.acknowledged = end;
+            if let Some((position, found)) = &mut state.wanted
+                && *position == end.position
+            {
+                *found = Some(end);
+            }
+            self.ring.acknowledged(end.position);
+            self.durable.fetch_max(end.position + BATCH_HEADER_BYTES, Ordering::Release);
+            self.batches.fetch_add(1, Ordering::Relaxed);
+            self.bytes.fetch_add(length, Ordering::Relaxed);
+        }
+    }
+
+    /// Writes the header of a closed batch into the ring, after the last store of the batch has ended; gives the CRC.
+    fn seal(&self, image: &Image, batch: Closed, before: Boundary, acknowledged: u64) -> u32 {
+        image.wait_for_stores();
+        let header = BatchHeader {
+            epoch: self.epoch,
+            sequence: before.sequence,
+            position: batch.start,
+            length: batch.end - batch.start,
+            previous: before.previous,
+            acknowledged,
+        };
+        // SAFETY: the batch is closed, every store with a place in the batch has ended, and the memory is not reserved again
+        // before the batch is acknowledged. The leader owns the place of the header, and writes there behind this use.
+        let pieces = unsafe { self.ring.blocks(batch.start, batch.end) };
+        let [front, back] = pieces.map(bytes_of);
+        let (bytes, crc) = header.encode(&self.uuid, [&front[BATCH_HEADER_BYTES as usize..], back]);
+        self.ring.put(batch.start, &bytes);
+        crc
+    }
+
+    /// Writes a sealed batch durably, at the same place again after errors (J12); gives the nanoseconds of the write.
+    fn write_batch(&self, batch: Closed) -> Result<u64, MediaError> {
+        let limit = self.start.load(Ordering::Acquire) + self.layout.log_bytes();
+        if batch.end > limit {
+            return Err(self.out_of_log(batch.end - limit));
+        }
+        // SAFETY: the batch is sealed: no thread writes there before the batch is acknowledged, behind this use.
+        let pieces = unsafe { self.ring.blocks(batch.start, batch.end) };
+        let mut runs: Vec<Run<'_>> = Vec::with_capacity(3);
+        let mut position = batch.start;
+        for mut piece in pieces {
+            while !piece.is_empty() {
+                let (first, room) = self.layout.log_block(position);
+                let (now, later) = piece.split_at(piece.len().min(room as usize));
+                runs.push((first, now));
+                position += now.len() as u64 * BLOCK_SIZE;
+                piece = later;
+            }
+        }
+        let mut patience = Patience::new(&*self.clock);
+        loop {
+            let begun_ns = self.clock.monotonic_ns();
+            match self.device.write_durable(&runs) {
+                Ok(()) => return Ok(self.clock.monotonic_ns().saturating_sub(begun_ns)),
+                Err(error) if self.refuse_if_failed().is_err() || !patience.pause() => return Err(error),
+                Err(error) => tracing::warn!(%error, "a commit failed; it is tried again"),
+            }
+        }
+    }
+
+    /// The error of a log whose home rounds failed until it was full.
+    fn out_of_log(&self, length: u64) -> MediaError {
+        let operation = "write to the log, which is full,";
+        let device = self.device.name().to_string();
+        DeviceError { device, operation, offset: 0, length, errno: libc::ENOSPC }.into()
+    }
+}

@@ -1,0 +1,253 @@
+//! The journaled medium under the scheduler: threads store, observe each other's stores, write back lines of in-place stores and
+//! persist, beside home rounds and a loss of power (rules J2, J3, J5, J7).
+//!
+//! Each crash has all stores that a `persist` covered, and a store only with the stores that its thread had seen before. A life
+//! after the crash finds the content that it left.
+#![allow(clippy::unwrap_used)]
+
+use std::panic::Location;
+use std::sync::Arc;
+use terrace_format::journal::{Layout, MIN_LOG_BYTES};
+use terrace_format::{DeviceBlock, PmOffset};
+use terrace_media::block::{AlignedBlock, DeviceImage, DeviceSnapshot, Run, SimulatedDevice};
+use terrace_media::pm::{JournalOptions, JournaledPm, OpenedJournal};
+use terrace_media::{BlockMedium, MediaError, PmMedium};
+use terrace_models::{Schedules, UUID, below, explore, finds, once};
+use terrace_runtime::ManualClock;
+use terrace_runtime::planted::Mistake;
+use terrace_runtime::sync::Mutex;
+use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
+use terrace_runtime::thread::spawn;
+
+const IMAGE: u64 = 4 * 4096;
+const DEVICE_BLOCKS: u64 = 5200;
+const OPTIONS: JournalOptions = JournalOptions { ring_bytes: 8 << 20, journal_ms: 1000, read_only: false };
+/// Stores of each writer.
+const ROUNDS: u64 = 3;
+/// Images of each crash.
+const IMAGES: u64 = 3;
+
+/// The number of a writer's last store, and the number of the other writer that it had seen.
+const WRITERS: [PmOffset; 2] = [PmOffset(0), PmOffset(4096)];
+/// A record in a page, and the in-place store that it names in another.
+const RECORD: PmOffset = PmOffset(2 * 4096);
+const IN_PLACE: PmOffset = PmOffset(3 * 4096);
+
+/// A device whose operations let other threads run before they return.
+struct Slow {
+    inner: Arc<SimulatedDevice>,
+    turns: AtomicU64,
+}
+
+impl Slow {
+    fn others_run(&self) {
+        for _ in 0..3 {
+            self.turns.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+}
+
+impl BlockMedium for Slow {
+    fn blocks(&self) -> u64 {
+        self.inner.blocks()
+    }
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+    fn read(&self, first: DeviceBlock, into: &mut [AlignedBlock]) -> Result<(), MediaError> {
+        self.inner.read(first, into)
+    }
+    fn write(&self, first: DeviceBlock, from: &[AlignedBlock]) -> Result<(), MediaError> {
+        self.inner.write(first, from)
+    }
+    fn write_durable_at(&self, runs: &[Run<'_>], at: &'static Location<'static>) -> Result<(), MediaError> {
+        self.others_run();
+        let done = self.inner.write_durable_at(runs, at);
+        self.others_run();
+        done
+    }
+    fn flush_at(&self, at: &'static Location<'static>) -> Result<(), MediaError> {
+        let done = self.inner.flush_at(at);
+        self.others_run();
+        done
+    }
+}
+
+fn open(device: &Arc<SimulatedDevice>) -> OpenedJournal {
+    let slow = Slow { inner: Arc::clone(device), turns: AtomicU64::new(0) };
+    JournaledPm::open(Arc::new(slow), OPTIONS, Arc::new(ManualClock::new(1))).unwrap()
+}
+
+fn new_journal() -> DeviceImage {
+    let device = SimulatedDevice::new(DEVICE_BLOCKS);
+    let layout = Layout::new(IMAGE, MIN_LOG_BYTES).unwrap();
+    JournaledPm::create(&device, layout, UUID).unwrap();
+    device.visible_image()
+}
+
+fn content(pm: &JournaledPm) -> Vec<u8> {
+    let mut bytes = vec![0; IMAGE as usize];
+    pm.read(PmOffset(0), &mut bytes).unwrap();
+    bytes
+}
+
+fn pair(pm: &JournaledPm, at: PmOffset) -> (u64, u64) {
+    (pm.load_u64(at).unwrap(), pm.load_u64(at.plus(8)).unwrap())
+}
+
+/// A crash: the device, and the stores that were acknowledged before it.
+struct Crash {
+    device: DeviceSnapshot,
+    acknowledged: [u64; 2],
+}
+
+struct Model {
+    pm: JournaledPm,
+    device: Arc<SimulatedDevice>,
+    /// The numbers of the stores that `persist` covered, of each writer.
+    acknowledged: [AtomicU64; 2],
+    crashes: Mutex<Vec<Crash>>,
+    /// Calls that wait for an answer.
+    calls: AtomicU64,
+}
+
+impl Model {
+    /// Stores numbers, each with the number seen of the other writer; persists most, some through a call.
+    fn write(self: &Arc<Self>, own: usize) {
+        for number in 1..=ROUNDS {
+            let (seen, _) = pair(&self.pm, WRITERS[1 - own]);
+            let bytes: Vec<u8> = [number, seen].into_iter().flat_map(u64::to_le_bytes).collect();
+            self.pm.write(WRITERS[own], &bytes).unwrap();
+            self.pm.order();
+            match below(4) {
+                0 => {}
+                1 => {
+                    let model = Arc::clone(self);
+                    self.calls.fetch_add(1, Ordering::SeqCst);
+                    let then = move |result: Result<(), MediaError>| {
+                        result.unwrap();
+                        model.calls.fetch_sub(1, Ordering::SeqCst);
+                        model.acknowledged[own].fetch_max(number, Ordering::SeqCst);
+                    };
+                    if self.pm.persist_then(self.pm.point(), Box::new(then)) {
+                        self.pm.persist_waiting();
+                    }
+                }
+                _ => {
+                    self.pm.persist().unwrap();
+                    self.acknowledged[own].fetch_max(number, Ordering::SeqCst);
+                }
+            }
+        }
+    }
+
+    /// Records, each followed by its in-place store.
+    fn store_in_place(&self) {
+        for number in 1..=ROUNDS {
+            self.pm.write(RECORD, &number.to_le_bytes()).unwrap();
+            self.pm.order();
+            self.pm.store(IN_PLACE, &number.to_le_bytes()).unwrap();
+        }
+    }
+
+    fn write_back(&self) {
+        for _ in 0..2 {
+            self.pm.write_back(IN_PLACE, 8);
+            self.pm.order();
+            self.pm.persist().unwrap();
+        }
+    }
+
+    fn go_home(&self) {
+        for _ in 0..2 {
+            self.pm.advance(1 + below(2) as usize).unwrap();
+        }
+    }
+
+    fn crash(&self) {
+        for _ in 0..3 {
+            let acknowledged = [0, 1].map(|own| self.acknowledged[own].load(Ordering::SeqCst));
+            let device = self.device.snapshot();
+            self.crashes.lock().push(Crash { device, acknowledged });
+        }
+    }
+}
+
+/// Opens what a crash left, and lives on.
+fn judge(crash: &Crash) {
+    for _ in 0..IMAGES {
+        let device = Arc::new(SimulatedDevice::from_image(crash.device.image_random(below(u64::MAX))));
+        let opened = open(&device);
+        assert_eq!(opened.condemned, 0, "damaged pages");
+        let found = WRITERS.map(|at| pair(&opened.pm, at));
+        for own in 0..2 {
+            let (number, seen) = found[own];
+            assert!(number >= crash.acknowledged[own], "store {} is lost", crash.acknowledged[own]);
+            assert!(seen <= found[1 - own].0, "store {number} without store {seen}, which it had seen");
+        }
+        let (record, _) = pair(&opened.pm, RECORD);
+        let (in_place, _) = pair(&opened.pm, IN_PLACE);
+        assert!(in_place <= record, "an in-place store without its record");
+        opened.pm.write(WRITERS[0], &(ROUNDS + 1).to_le_bytes()).unwrap();
+        opened.pm.persist().unwrap();
+        let left = content(&opened.pm);
+        drop(opened);
+        let again = open(&Arc::new(SimulatedDevice::from_image(device.snapshot().image_none())));
+        assert!(content(&again.pm) == left, "another content than the last life left");
+    }
+}
+
+fn model(image: &DeviceImage) {
+    let device = Arc::new(SimulatedDevice::from_image(image.clone()));
+    let model = Arc::new(Model {
+        pm: open(&device).pm,
+        device,
+        acknowledged: Default::default(),
+        crashes: Mutex::default(),
+        calls: AtomicU64::new(0),
+    });
+    let works: [fn(&Arc<Model>); 6] = [
+        |model| model.write(0),
+        |model| model.write(1),
+        |model| model.store_in_place(),
+        |model| model.write_back(),
+        |model| model.go_home(),
+        |model| model.crash(),
+    ];
+    let start = |work: fn(&Arc<Model>)| {
+        let model = Arc::clone(&model);
+        spawn("model", move || work(&model)).unwrap()
+    };
+    let threads: Vec<_> = works.into_iter().map(start).collect();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    assert_eq!(model.calls.load(Ordering::SeqCst), 0, "calls without an answer");
+    model.pm.persist().unwrap();
+    let acknowledged = WRITERS.map(|at| pair(&model.pm, at).0);
+    assert_eq!(acknowledged, [ROUNDS; 2]);
+    let mut crashes = std::mem::take(&mut *model.crashes.lock());
+    crashes.push(Crash { device: model.device.snapshot(), acknowledged });
+    crashes.iter().for_each(judge);
+}
+
+#[test]
+fn a_loss_of_power_leaves_a_prefix_of_all_stores() {
+    let image = once(new_journal);
+    explore("journal", Schedules { random: 400, priorities: 400 }, move || model(&image));
+}
+
+#[test]
+fn the_model_of_the_journal_finds_planted_mistakes() {
+    for mistake in [
+        Mistake::ImageBeforeRing,
+        Mistake::PlaceBeforeRead,
+        Mistake::HomeBeforeLog,
+        Mistake::ChainNotChecked,
+        Mistake::AcknowledgedOutOfOrder,
+    ] {
+        let image = once(new_journal);
+        let schedules = Schedules { random: 2000, priorities: 2000 };
+        assert!(finds("journal", mistake, schedules, move || model(&image)), "{mistake:?} is not found");
+    }
+}
