@@ -1,9 +1,10 @@
 //! The mount options of a journaled tier 0.
 
 use crate::output::parse_size;
+use terrace_media::block::DurableWay;
 use terrace_media::pm::JournalOptions;
 
-/// Takes `journal_ms=` or `journal_buffer=`.
+/// Takes `journal_ms=`, `journal_buffer=` or `durable=`.
 ///
 /// # Errors
 /// A value out of range.
@@ -12,6 +13,15 @@ pub(crate) fn take(options: &mut JournalOptions, name: &str, value: &str) -> Res
         options.journal_ms = match value.parse() {
             Ok(time @ 10..=60_000) => time,
             _ => return Err("must be milliseconds, from 10 to 60000".to_string()),
+        };
+        return Ok(());
+    }
+    if name == "durable" {
+        options.durable = match value {
+            "auto" => DurableWay::Quicker,
+            "dsync" => DurableWay::Dsync,
+            "flush" => DurableWay::Flush,
+            _ => return Err("must be auto, dsync or flush".to_string()),
         };
         return Ok(());
     }

@@ -83,7 +83,7 @@ const OPPOSITES: &[(&str, &str)] = &[
 /// Mount flags of the kernel.
 pub const FLAGS: &[&str] = &["nosuid", "nodev", "noexec", "nodiratime", "dirsync", "sync"];
 /// Words of cli.md or mount(8) that are not built yet.
-const LATER: &[&str] = &["durable", "lazytime", "metrics", "strictatime"];
+const LATER: &[&str] = &["lazytime", "metrics", "strictatime"];
 
 /// An hour.
 const MAX_PREFETCH_MS: u64 = 3_600_000;
@@ -184,7 +184,8 @@ impl Options {
                 return Err(Failure::new(format!("mount option {name}: needs a value; write {name}=VALUE")));
             }
             "cache" | "kernel_cache" | "buffer" | "policy" | "data" | "threshold" | "group" | "prefetch"
-            | "prefetch_ms" | "log" | "tier" | "metadata" | "large_min" | "journal_ms" | "journal_buffer" => {
+            | "prefetch_ms" | "log" | "tier" | "metadata" | "large_min" | "journal_ms" | "journal_buffer"
+            | "durable" => {
                 return Err(Failure::new(format!("mount option {name}: needs a value; write {name}=VALUE")));
             }
             name if parameters::knows(name) || WayIn::knows(name) || lazy_options::known(name).is_some() => {
@@ -217,7 +218,7 @@ impl Options {
             "emulate-pm" => self.emulation.take_pm(value).map_err(|error| wrong(&error))?,
             "emulate-tier" => self.emulation.take_tier(value).map_err(|error| wrong(&error))?,
             "prefetch" => self.fs.prefetch_bytes = size()?,
-            "journal_ms" | "journal_buffer" => self.take_journal(name, value)?,
+            "journal_ms" | "journal_buffer" | "durable" => self.take_journal(name, value)?,
             "group" => {
                 self.fs.group_bytes = match size()? {
                     bytes if (4096..=256 << 20).contains(&bytes) => bytes,
@@ -418,7 +419,7 @@ mod tests {
             ("journal_ms=1s", "must be milliseconds"),
             ("journal_buffer=1M", "must be from 8M to 1G"),
             ("journal_buffer=8388609", "a multiple of 4096"),
-            ("durable=flush", "not built yet"),
+            ("durable=fua", "must be auto, dsync or flush"),
             ("lazy=on,buffer=0", "lazy=on: needs a buffer"),
             ("lazy=on,buffer=4095", "lazy=on: needs a buffer of at least a page"),
             ("buffer=0,lazy=auto", "lazy=auto: needs a buffer"),

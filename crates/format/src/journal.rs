@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! block 0     anchor, copy 0
+//! block 1, 2  no content: trials of durable writes
 //! block 256   anchor, copy 1
 //! block 512   table of page checksums, copy 0; behind it copy 1
 //! then        home: the pages of the image
@@ -26,6 +27,8 @@ use crate::checkpoint::FAR;
 
 /// The copies of the anchor. They are written in turns.
 pub const ANCHOR_COPIES: [DeviceBlock; 2] = [DeviceBlock(0), DeviceBlock(256)];
+/// First of two blocks without content, for trials of durable writes.
+pub const TRIAL_BLOCKS: (DeviceBlock, u64) = (DeviceBlock(1), 2);
 /// First block of the first table.
 const FIRST_TABLE: u64 = 512;
 /// Blocks of 1 MiB.

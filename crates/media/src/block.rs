@@ -60,6 +60,18 @@ impl<'a> BlockRead<'a> {
     }
 }
 
+/// A way to write durably.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum DurableWay {
+    /// The quicker of the others, by trials.
+    #[default]
+    Quicker,
+    /// Each write says that it is to be durable (RWF_DSYNC): forced unit access, where the device has it.
+    Dsync,
+    /// A write, and a flush.
+    Flush,
+}
+
 /// Blocks and where on a device they go.
 pub type Run<'a> = (DeviceBlock, &'a [AlignedBlock]);
 
@@ -115,6 +127,13 @@ pub trait BlockMedium: Send + Sync {
     fn write_durable_at(&self, runs: &[Run<'_>], at: &'static Location<'static>) -> Result<(), MediaError> {
         self.write_runs(runs)?;
         self.flush_at(at)
+    }
+    /// Chooses the way of durable writes. `trial`: blocks without content, which [`DurableWay::Quicker`] writes several times.
+    ///
+    /// # Errors
+    /// As [`Self::write_durable_at`].
+    fn choose_durable(&self, _way: DurableWay, _trial: (DeviceBlock, u64)) -> Result<(), MediaError> {
+        Ok(())
     }
     /// Makes completed writes durable, for the source line `at`. Called as `flush()`, which knows its caller.
     ///

@@ -1,33 +1,22 @@
-//! `journaled`: what a crash leaves of it, against the model of `recorded` in which only `persist` makes durable.
+//! `journaled`: its promises, case by case. The refinement of a model is in crates/sim/tests/journal.rs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_format::journal::{Layout, MIN_LOG_BYTES};
 use terrace_format::{DeviceBlock, PmOffset};
-use terrace_media::block::{AlignedBlock, DeviceImage, DeviceSnapshot, Operation, SimulatedDevice, Times};
-use terrace_media::crash::CrashClock;
-use terrace_media::pm::{CrashSnapshot, JournalOptions, JournaledPm, OpenedJournal, PmImage, RecordedPm};
-use terrace_media::{BlockMedium, PmMedium};
+use terrace_media::block::{
+    AlignedBlock, DeviceImage, DeviceSnapshot, DurableWay, Operation, SimulatedDevice, Times,
+};
+use terrace_media::pm::{JournalOptions, JournaledPm, OpenedJournal, PmImage};
+use terrace_media::{BlockMedium, MediaError, PmMedium};
 use terrace_runtime::ManualClock;
 use terrace_runtime::sync::Mutex;
 
 const IMAGE: u64 = 64 << 10;
 const UUID: [u8; 16] = [7; 16];
 const DEVICE_BLOCKS: u64 = 6000;
-const OPTIONS: JournalOptions = JournalOptions { ring_bytes: 8 << 20, journal_ms: 1000, read_only: false };
-
-/// splitmix64 (Steele, Lea, Flood, OOPSLA 2014).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % bound
-    }
-}
+const OPTIONS: JournalOptions =
+    JournalOptions { ring_bytes: 8 << 20, journal_ms: 1000, read_only: false, durable: DurableWay::Dsync };
 
 fn new_journal() -> Arc<SimulatedDevice> {
     let device = SimulatedDevice::new(DEVICE_BLOCKS);
@@ -108,121 +97,6 @@ fn a_ring_shaped_log_keeps_all_stores_over_several_laps() {
     let again = open_image(device.snapshot().image_none());
     assert_eq!(again.condemned, 0);
     assert_eq!(content(&again.pm), PmImage::from(expected));
-}
-
-/// Both media, driven by the same calls.
-struct Pair {
-    journaled: JournaledPm,
-    recorded: Arc<RecordedPm>,
-    device: Arc<SimulatedDevice>,
-    clock: Arc<CrashClock>,
-}
-
-/// The states of both media at an event of the device.
-type Moment = (DeviceSnapshot, CrashSnapshot);
-
-impl Pair {
-    fn new(image: DeviceImage, content: PmImage) -> Pair {
-        let clock = CrashClock::new();
-        let device = Arc::new(SimulatedDevice::with_clock("journal", image, &clock));
-        let recorded = RecordedPm::from_image(content);
-        recorded.set_persist_only(true);
-        Pair { journaled: open(device.clone()).pm, recorded: Arc::new(recorded), device, clock }
-    }
-
-    /// A random call. Lines of in-place stores and lines of writes are apart, as the medium promises less where they meet
-    /// ([`PmMedium::write`]).
-    fn call(&self, random: &mut Random) {
-        let line = random.below(IMAGE / 64);
-        let at = PmOffset(line / 4 * 256 + random.below(8) * 8);
-        let bytes = vec![random.below(256) as u8; 8 * (1 + random.below(7)) as usize];
-        let longer = vec![random.below(256) as u8; (1 + random.below(6000)) as usize / 8 * 8 + 8];
-        let both = |act: &dyn Fn(&dyn PmMedium)| {
-            act(&self.journaled);
-            act(&*self.recorded);
-        };
-        match random.below(16) {
-            0..4 => {
-                let bytes = &bytes[..(64 - at.0 as usize % 64).min(bytes.len())];
-                both(&|pm| pm.store(at, bytes).unwrap());
-            }
-            4..6 => both(&|pm| pm.write_back(PmOffset(at.0 / 64 * 64), 64)),
-            6..9 => {
-                let bytes = &bytes[..bytes.len().min(120)];
-                both(&|pm| pm.write(PmOffset(line / 4 * 256 + 64), bytes).unwrap());
-            }
-            9..11 => {
-                let first = (line / 4 * 256 + 64).min(IMAGE - 256);
-                for part in longer.chunks(192).enumerate() {
-                    let (index, part) = part;
-                    let to = PmOffset(first + index as u64 * 256);
-                    if to.0 + 192 <= IMAGE {
-                        both(&|pm| pm.write_streaming(to, part).unwrap());
-                    }
-                }
-            }
-            11..14 => both(&|pm| pm.order()),
-            14 => both(&|pm| pm.persist().unwrap()),
-            _ => {
-                let most = 1 + random.below(2) as usize;
-                self.journaled.advance(most).unwrap();
-            }
-        }
-    }
-}
-
-/// Opens crash images of one history at every event of the device; gives their number.
-fn refine(seed: u64, calls: u64, images: u64) -> u64 {
-    let mut random = Random(seed);
-    let mut image = new_journal().snapshot().image_none();
-    let mut left = PmImage::from(vec![0; IMAGE as usize]);
-    let mut judged = 0;
-    for life in 0..3 {
-        let pair = Pair::new(image.clone(), left.clone());
-        let moments: Arc<Mutex<Vec<Moment>>> = Arc::new(Mutex::new(Vec::new()));
-        let (kept, device, recorded) =
-            (moments.clone(), Arc::downgrade(&pair.device), Arc::downgrade(&pair.recorded));
-        pair.clock.on_event(Some(Box::new(move |_| {
-            if let (Some(device), Some(recorded)) = (device.upgrade(), recorded.upgrade()) {
-                kept.lock().push((device.snapshot(), recorded.snapshot()));
-            }
-        })));
-        (0..calls).for_each(|_| pair.call(&mut random));
-        pair.clock.on_event(None);
-        moments.lock().push((pair.device.snapshot(), pair.recorded.snapshot()));
-        let moments = std::mem::take(&mut *moments.lock());
-        for (number, (device, recorded)) in moments.iter().enumerate() {
-            for sample in 0..images {
-                let crashed = match sample {
-                    0 => device.image_none(),
-                    1 => device.image_all(),
-                    _ => device.image_random(random.below(u64::MAX)),
-                };
-                let opened = open_image(crashed.clone());
-                let found = content(&opened.pm);
-                assert!(
-                    recorded.allows(&found) && opened.condemned == 0,
-                    "seed {seed}, life {life}, event {number}, sample {sample}: no crash of the model leaves this"
-                );
-                judged += 1;
-                image = crashed;
-                left = found;
-            }
-        }
-    }
-    judged
-}
-
-#[test]
-fn crash_images_match_recorded_pm_with_persist_only() {
-    let runs: u64 =
-        std::env::var("TERRACE_REFINEMENTS").ok().and_then(|text| text.parse().ok()).unwrap_or(12);
-    let judged = AtomicU64::new(0);
-    for seed in 0..runs {
-        judged.fetch_add(refine(seed, 120, 4), Ordering::Relaxed);
-    }
-    eprintln!("{} images", judged.load(Ordering::Relaxed));
-    assert!(judged.load(Ordering::Relaxed) > 100 * runs);
 }
 
 /// Pages torn in home by a crash, then forgotten before the next round, once counted as damage.
@@ -356,10 +230,70 @@ fn opening_makes_the_last_batch_durable() {
     assert!(pm.persist().is_err());
     assert!(pm.write(PmOffset(0), &[2]).is_err(), "no store after the failure");
     drop(pm);
+    device.clear_failures();
     let again = open(device.clone());
     assert_eq!(again.batches, 1);
     again.pm.write(PmOffset(200), &[3; 8]).unwrap();
     again.pm.persist().unwrap();
     let left = open_image(device.snapshot().image_none());
     assert_eq!(content(&left.pm), content(&again.pm));
+}
+
+/// A single error once ended the journal until the next mount (J12).
+#[test]
+fn commits_and_home_rounds_go_on_after_errors_of_the_device() {
+    for operation in [Operation::Write, Operation::Flush] {
+        let device = new_journal();
+        let pm = open(device.clone()).pm;
+        pm.write(PmOffset(0), &[1; 100]).unwrap();
+        device.fail_next(operation, 0..DEVICE_BLOCKS, 5, Times::Count(3));
+        pm.persist().unwrap();
+        assert_eq!(device.failures_left(), 0);
+        pm.write(PmOffset(8192), &[2; 100]).unwrap();
+        device.fail_next(operation, 0..DEVICE_BLOCKS, 5, Times::Count(3));
+        pm.close().unwrap();
+        let again = open_image(device.snapshot().image_none());
+        assert_eq!((again.batches, again.condemned), (0, 0));
+        assert_eq!(content(&again.pm), content(&pm));
+    }
+}
+
+/// A store that finds the log full waits for a home round, which may fail a few times.
+#[test]
+fn a_full_log_survives_errors_of_its_home_round() {
+    let device = new_journal();
+    let pm = open(device.clone()).pm;
+    let laps = 2 * MIN_LOG_BYTES / IMAGE;
+    for lap in 0..laps {
+        if lap % 50 == 0 {
+            device.fail_next(Operation::Flush, 0..DEVICE_BLOCKS, 5, Times::Count(2));
+        }
+        pm.write_streaming(PmOffset(0), &vec![lap as u8; IMAGE as usize]).unwrap();
+    }
+    pm.persist().unwrap();
+    let again = open_image(device.snapshot().image_none());
+    assert_eq!((content(&again.pm), again.condemned), (content(&pm), 0));
+}
+
+/// A journal whose device fails for longer refuses stores, and answers every waiter with an error.
+#[test]
+fn a_failed_journal_answers_waiters_and_can_still_be_read() {
+    let device = new_journal();
+    let pm = open(device.clone()).pm;
+    pm.write(PmOffset(0), &[7; 100]).unwrap();
+    device.fail_next(Operation::Write, 0..DEVICE_BLOCKS, 5, Times::Forever);
+    let told = Arc::new(Mutex::new(Vec::new()));
+    for _ in 0..2 {
+        let told = told.clone();
+        let done = Box::new(move |result: Result<(), MediaError>| told.lock().push(result.is_ok()));
+        if pm.persist_then(pm.point(), done) {
+            pm.persist_waiting();
+        }
+    }
+    assert_eq!(*told.lock(), [false, false]);
+    assert!(pm.persist().is_err() && pm.write(PmOffset(0), &[8]).is_err());
+    let mut found = [0; 1];
+    pm.read(PmOffset(50), &mut found).unwrap();
+    assert_eq!(found, [7]);
+    assert!(pm.journal_status().unwrap().failed.is_some());
 }

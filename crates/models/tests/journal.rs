@@ -9,7 +9,7 @@ use std::panic::Location;
 use std::sync::Arc;
 use terrace_format::journal::{Layout, MIN_LOG_BYTES};
 use terrace_format::{DeviceBlock, PmOffset};
-use terrace_media::block::{AlignedBlock, DeviceImage, DeviceSnapshot, Run, SimulatedDevice};
+use terrace_media::block::{AlignedBlock, DeviceImage, DeviceSnapshot, DurableWay, Run, SimulatedDevice};
 use terrace_media::pm::{JournalOptions, JournaledPm, OpenedJournal};
 use terrace_media::{BlockMedium, MediaError, PmMedium};
 use terrace_models::{Schedules, UUID, below, explore, finds, once};
@@ -21,11 +21,12 @@ use terrace_runtime::thread::spawn;
 
 const IMAGE: u64 = 4 * 4096;
 const DEVICE_BLOCKS: u64 = 5200;
-const OPTIONS: JournalOptions = JournalOptions { ring_bytes: 8 << 20, journal_ms: 1000, read_only: false };
+const OPTIONS: JournalOptions =
+    JournalOptions { ring_bytes: 8 << 20, journal_ms: 1000, read_only: false, durable: DurableWay::Dsync };
 /// Stores of each writer.
 const ROUNDS: u64 = 3;
 /// Images of each crash.
-const IMAGES: u64 = 3;
+const IMAGES: u64 = 2;
 
 /// The number of a writer's last store, and the number of the other writer that it had seen.
 const WRITERS: [PmOffset; 2] = [PmOffset(0), PmOffset(4096)];

@@ -7,13 +7,14 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use terrace_format::PmOffset;
 use terrace_format::journal::{Layout, MIN_LOG_BYTES};
-use terrace_media::block::{DeviceImage, SimulatedDevice};
+use terrace_media::block::{DeviceImage, DurableWay, SimulatedDevice};
 use terrace_media::crash::CrashClock;
 use terrace_media::pm::{JournalOptions, JournaledPm, PmImage};
 use terrace_media::{BlockMedium, PmMedium};
 use terrace_runtime::ManualClock;
 
-const OPTIONS: JournalOptions = JournalOptions { ring_bytes: 8 << 20, journal_ms: 1000, read_only: false };
+const OPTIONS: JournalOptions =
+    JournalOptions { ring_bytes: 8 << 20, journal_ms: 1000, read_only: false, durable: DurableWay::Dsync };
 
 /// A journal device, and the medium over it.
 pub struct Journal {

@@ -21,6 +21,7 @@ use terrace_store::error::{FsError, FsResult};
 use terrace_store::inode::attributes::getattr;
 use terrace_store::inode::load::load_regular;
 use terrace_store::pressure::buffer::{has_buffer, has_lazy_writes};
+use terrace_store::pressure::log_space::wait_for_log;
 use terrace_store::pressure::pm_space::{is_pm_short, wait_for_demotion};
 use terrace_store::steering::choose_home::{ask_home, lazy_run};
 use terrace_store::steering::learn::expect_use;
@@ -74,6 +75,7 @@ pub fn write(
     if flags.pages {
         expect_pages(store, ino, wait)?;
     }
+    wait_for_log(store, wait)?;
     let whole = Segment { offset, length: data.len() as u64, data: Some(data) };
     let mut home = None;
     if is_pm_short(store) {

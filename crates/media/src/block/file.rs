@@ -5,7 +5,7 @@
 //! refuses O_DIRECT the page cache lies between, and flush covers it too; `describe` says so.
 
 use super::ring::{Direction, Rings, Span, write_dsync};
-use super::{AlignedBlock, BlockMedium, BlockRead, HostRoom, Run};
+use super::{AlignedBlock, BlockMedium, BlockRead, DurableWay, HostRoom, Run};
 use crate::found::{Access, Found, create_new, create_unnamed, is_in_memory};
 use crate::open::{OpenError, check_size, lock_exclusive, patiently};
 use crate::{DeviceError, MediaError, Promise};
@@ -15,10 +15,13 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::panic::Location;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use terrace_format::{BLOCK_SIZE, DeviceBlock};
 use terrace_runtime::sync::Mutex;
+use terrace_runtime::{Clock, SystemClock};
 
+/// Trials of durable writes.
+const DURABLE_TRIALS: usize = 64;
 /// Size of a block device in bytes.
 const BLKGETSIZE64: libc::Ioctl = 0x8008_1272;
 /// Discards {offset, length} of a block device.
@@ -34,6 +37,10 @@ pub struct FileDevice {
     direct: bool,
     read_only: bool,
     rings: Rings,
+    /// Durable writes are writes and flushes.
+    flushes: AtomicBool,
+    /// Flushes that failed.
+    failed_flushes: AtomicU64,
     errors: AtomicU64,
     last_error: Mutex<Option<MediaError>>,
 }
@@ -85,6 +92,8 @@ impl FileDevice {
             direct,
             read_only,
             rings: Rings::new(false),
+            flushes: AtomicBool::new(false),
+            failed_flushes: AtomicU64::new(0),
             errors: AtomicU64::new(0),
             last_error: Mutex::default(),
         })
@@ -201,6 +210,38 @@ impl FileDevice {
         self.error("set the size", DeviceBlock(0), self.blocks, error.raw_os_error().unwrap_or(libc::EIO))
     }
 
+    /// Writes, then flushes. A flush that failed meanwhile, of whatever thread, may have lost these writes: they are done again.
+    fn write_and_flush(&self, runs: &[Run<'_>], at: &'static Location<'static>) -> Result<(), MediaError> {
+        loop {
+            let failed = self.failed_flushes.load(Ordering::SeqCst);
+            self.write_runs(runs)?;
+            self.flush_at(at)?;
+            if self.failed_flushes.load(Ordering::SeqCst) == failed {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Whether a write and a flush take less time than a write that says to be durable. Each is tried in turns.
+    fn is_flush_quicker(&self, (first, blocks): (DeviceBlock, u64)) -> Result<bool, MediaError> {
+        let content = vec![AlignedBlock::zeroed(); blocks as usize];
+        let clock = SystemClock::default();
+        let mut times_ns = [Vec::new(), Vec::new()];
+        for trial in 0..DURABLE_TRIALS {
+            let flushes = trial % 2 == 1;
+            self.flushes.store(flushes, Ordering::Relaxed);
+            let begun_ns = clock.monotonic_ns();
+            self.write_durable(&[(first, &content)])?;
+            times_ns[usize::from(flushes)].push(clock.monotonic_ns() - begun_ns);
+        }
+        let [by_dsync_ns, by_flush_ns] = times_ns.map(|mut times_ns| {
+            times_ns.sort_unstable();
+            times_ns[times_ns.len() / 2]
+        });
+        tracing::info!(device = self.name, by_dsync_ns, by_flush_ns, "medians of durable writes");
+        Ok(by_flush_ns < by_dsync_ns)
+    }
+
     /// Whether the device has all these blocks.
     fn holds(&self, first: DeviceBlock, blocks: u64) -> bool {
         matches!(first.0.checked_add(blocks), Some(end) if end <= self.blocks)
@@ -311,9 +352,8 @@ impl BlockMedium for FileDevice {
     }
 
     fn write_durable_at(&self, runs: &[Run<'_>], at: &'static Location<'static>) -> Result<(), MediaError> {
-        let &[(first, from)] = runs else {
-            self.write_runs(runs)?;
-            return self.flush_at(at);
+        let (&[(first, from)], false) = (runs, self.flushes.load(Ordering::Relaxed)) else {
+            return self.write_and_flush(runs, at);
         };
         let blocks = from.len() as u64;
         if self.read_only || !self.holds(first, blocks) {
@@ -326,10 +366,7 @@ impl BlockMedium for FileDevice {
         match written {
             Ok(()) => Ok(()),
             // A file system without such writes.
-            Err(libc::EOPNOTSUPP | libc::EINVAL) => {
-                self.write_runs(runs)?;
-                self.flush_at(at)
-            }
+            Err(libc::EOPNOTSUPP | libc::EINVAL) => self.write_and_flush(runs, at),
             Err(errno) => Err(self.error("write durably", first, blocks, errno)),
         }
     }
@@ -343,10 +380,22 @@ impl BlockMedium for FileDevice {
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => {
                     let errno = error.raw_os_error();
+                    self.failed_flushes.fetch_add(1, Ordering::SeqCst);
                     return Err(self.error("flush", DeviceBlock(0), self.blocks, errno));
                 }
             }
         }
+    }
+
+    fn choose_durable(&self, way: DurableWay, trial: (DeviceBlock, u64)) -> Result<(), MediaError> {
+        let flushes = match way {
+            DurableWay::Dsync => false,
+            DurableWay::Flush => true,
+            DurableWay::Quicker => self.is_flush_quicker(trial)?,
+        };
+        self.flushes.store(flushes, Ordering::Relaxed);
+        tracing::info!(device = self.name, flushes, "durable writes");
+        Ok(())
     }
 
     fn host_room(&self) -> Option<HostRoom> {

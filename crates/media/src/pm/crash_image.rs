@@ -10,6 +10,7 @@
 
 use super::image::{PmImage, line_hash};
 use crate::crash::Choice;
+use std::collections::BTreeSet;
 use terrace_format::PmOffset;
 use terrace_format::address::LINE_SIZE;
 
@@ -148,15 +149,19 @@ impl CrashSnapshot {
         narrow.image_here(choice)
     }
 
-    /// Whether a crash at this moment may leave an image.
-    pub fn allows(&self, image: &PmImage) -> bool {
-        (0..self.epoch_count()).any(|index| self.in_epoch(index).allows_here(image))
+    /// Whether a crash at this moment may leave an image, but for lines whose content means nothing.
+    pub fn allows(&self, image: &PmImage, meaningless: &BTreeSet<u64>) -> bool {
+        (0..self.epoch_count()).any(|index| self.in_epoch(index).allows_here(image, meaningless))
     }
 
     /// [`Self::allows`], for a snapshot of one epoch.
-    fn allows_here(&self, image: &PmImage) -> bool {
+    fn allows_here(&self, image: &PmImage, meaningless: &BTreeSet<u64>) -> bool {
         let mut closest = self.durable.clone();
-        for line in &self.pending {
+        for line in meaningless {
+            let found = image.line(*line);
+            closest.edit_line(*line, |to| *to = found);
+        }
+        for line in self.pending.iter().filter(|line| !meaningless.contains(&line.line)) {
             let found = image.line(line.line);
             let mut reached = None;
             for state in 0..line.state_count() {

@@ -4,7 +4,9 @@ use crate::attempt::provide::provide;
 use crate::error::{FsError, FsResult};
 use crate::operation::need::{Attempt, Fail};
 use crate::operation::op::Op;
+use crate::pressure::log_space::wait_for_log;
 use crate::store::Store;
+use crate::types::Wait;
 use terrace_wal::{Error, Reservation};
 
 /// Record room for anything: a quarter lane.
@@ -30,6 +32,10 @@ pub fn run_attempts<T>(
 ) -> FsResult<T> {
     if store.mode.read_only {
         return Err(FsError::ReadOnly);
+    }
+    // A request thread goes on: a waiting thread would repeat all of its work.
+    if op.wait != Wait::Never {
+        wait_for_log(store, op.wait)?;
     }
     let mut provided = 0;
     loop {

@@ -2,5 +2,6 @@
 
 pub mod buffer;
 pub mod ending;
+pub mod log_space;
 pub mod pm_space;
 pub mod processor;

@@ -12,11 +12,13 @@ use super::log::Log;
 use super::medium::{Found, JournaledPm};
 use super::replay::{LogEnd, replay};
 use super::ring::{MIN_RING_BYTES, Ring};
-use crate::block::AlignedBlock;
+use crate::block::{AlignedBlock, DurableWay};
 use crate::{BlockMedium, MediaError, PmMedium, memory_available};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use terrace_format::journal::{ANCHOR_COPIES, Anchor, Layout, MIN_LOG_BYTES, RefusedAnchor, encode_table};
+use terrace_format::journal::{
+    ANCHOR_COPIES, Anchor, Layout, MIN_LOG_BYTES, RefusedAnchor, TRIAL_BLOCKS, encode_table,
+};
 use terrace_format::{BLOCK_SIZE, PmOffset};
 use terrace_runtime::Clock;
 
@@ -32,11 +34,14 @@ pub struct JournalOptions {
     pub journal_ms: u64,
     /// Nothing is written to the device, and no store succeeds.
     pub read_only: bool,
+    /// The way of durable writes (`durable`).
+    pub durable: DurableWay,
 }
 
 impl Default for JournalOptions {
     fn default() -> JournalOptions {
-        JournalOptions { ring_bytes: 64 << 20, journal_ms: 1000, read_only: false }
+        let durable = DurableWay::default();
+        JournalOptions { ring_bytes: 64 << 20, journal_ms: 1000, read_only: false, durable }
     }
 }
 
@@ -134,6 +139,7 @@ impl JournaledPm {
         let opened =
             Anchor { number: anchor.number + 1, epoch, acknowledged: end.position, clean: false, ..anchor };
         if !options.read_only {
+            device.choose_durable(options.durable, TRIAL_BLOCKS)?;
             // The daemon alone may have died: then the last batches may be in the device's cache, and nowhere else.
             if let Some((position, length)) = last {
                 write_again(&*device, &layout, position, length)?;

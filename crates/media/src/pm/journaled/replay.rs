@@ -13,9 +13,10 @@ use std::collections::BTreeSet;
 use terrace_format::journal::{Anchor, BatchHeader, EntryKind, Layout, MAX_BATCH_BYTES, entries};
 use terrace_format::{BLOCK_SIZE, Corrupt};
 use terrace_runtime::planted::{Mistake, planted};
+use terrace_runtime::sync::IN_MODELS;
 
 /// Bytes behind the end of the log in which a batch may prove damage.
-const PROOF_BYTES: u64 = 16 << 20;
+const PROOF_BYTES: u64 = if IN_MODELS { 64 << 10 } else { 16 << 20 };
 /// Bytes of the log for a read: at first 256 KiB, as most logs are short, doubled with each read.
 const WINDOW_BYTES: [u64; 2] = [256 << 10, 2 * MAX_BATCH_BYTES];
 /// Bytes of one read.

@@ -34,7 +34,11 @@ pub(super) enum Full {
 }
 
 pub(super) struct Ring {
-    memory: Box<[UnsafeCell<AlignedBlock>]>,
+    /// The blocks, and before them the bytes up to a multiple of their size: fresh zeros take no memory before their first use,
+    /// but for a larger alignment.
+    memory: Box<[UnsafeCell<u8>]>,
+    /// Blocks.
+    blocks: usize,
     /// The next place.
     tail: AtomicU64,
     /// End of the places whose memory is free.
@@ -52,11 +56,12 @@ impl Ring {
     pub fn new(bytes: u64, start: u64) -> Ring {
         assert!(bytes >= MIN_RING_BYTES && bytes.is_multiple_of(BLOCK_SIZE), "a ring of {bytes} bytes");
         assert!(start.is_multiple_of(BLOCK_SIZE), "a batch begins inside a block");
-        let blocks = Box::<[UnsafeCell<AlignedBlock>]>::new_zeroed_slice((bytes / BLOCK_SIZE) as usize);
-        // SAFETY: zeros are a block.
-        let memory = unsafe { blocks.assume_init() };
+        let memory = Box::<[UnsafeCell<u8>]>::new_zeroed_slice((bytes + BLOCK_SIZE) as usize);
+        // SAFETY: zeros are bytes.
+        let memory = unsafe { memory.assume_init() };
         Ring {
             memory,
+            blocks: (bytes / BLOCK_SIZE) as usize,
             tail: AtomicU64::new(start + BATCH_HEADER_BYTES),
             ring_limit: AtomicU64::new(start + bytes),
             log_limit: AtomicU64::new(start),
@@ -64,7 +69,13 @@ impl Ring {
     }
 
     pub fn bytes(&self) -> u64 {
-        self.memory.len() as u64 * BLOCK_SIZE
+        self.blocks as u64 * BLOCK_SIZE
+    }
+
+    /// The first block.
+    fn base(&self) -> *mut u8 {
+        let start = UnsafeCell::raw_get(self.memory.as_ptr());
+        start.wrapping_add(start.align_offset(BLOCK_SIZE as usize))
     }
 
     /// The end of the reserved places.
@@ -135,7 +146,7 @@ impl Ring {
         let ring = self.bytes() as usize;
         let at = (position % ring as u64) as usize;
         let (front, back) = bytes.split_at(bytes.len().min(ring - at));
-        let base = UnsafeCell::raw_get(self.memory.as_ptr()).cast::<u8>();
+        let base = self.base();
         // SAFETY: inside the ring, and reserved by this thread alone.
         unsafe {
             std::ptr::copy_nonoverlapping(front.as_ptr(), base.add(at), front.len());
@@ -148,12 +159,12 @@ impl Ring {
     /// # Safety
     /// All places of the batch are written, and none is reserved again while the pieces are in use.
     pub unsafe fn blocks(&self, start: u64, end: u64) -> [&[AlignedBlock]; 2] {
-        let blocks = self.memory.len();
+        let blocks = self.blocks;
         let first = (start / BLOCK_SIZE) as usize % blocks;
         let count = ((end - start) / BLOCK_SIZE) as usize;
         assert!(count <= blocks, "a batch of {count} blocks in a ring of {blocks}");
         let front = count.min(blocks - first);
-        let base = UnsafeCell::raw_get(self.memory.as_ptr());
+        let base = self.base().cast::<AlignedBlock>();
         // SAFETY: inside the ring; the caller's promise.
         unsafe {
             [

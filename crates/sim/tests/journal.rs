@@ -1,0 +1,288 @@
+//! The journaled medium against the model of `recorded` in which only `persist` makes durable: the same calls to both, and after
+//! a crash at each event of the device an image that the model allows (rules J1 to J12).
+//!
+//! `TERRACE_REFINEMENTS=N` judges N histories instead of a few.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use terrace_format::PmOffset;
+use terrace_format::journal::{Layout, MIN_LOG_BYTES};
+use terrace_media::block::{DeviceImage, DeviceSnapshot, DurableWay, Operation, SimulatedDevice, Times};
+use terrace_media::crash::CrashClock;
+use terrace_media::pm::{CrashSnapshot, JournalOptions, JournaledPm, OpenedJournal, PmImage, RecordedPm};
+use terrace_media::{BlockMedium, MediaError, PmMedium};
+use terrace_runtime::ManualClock;
+use terrace_runtime::planted::{JOURNALED, Mistake, plant};
+use terrace_runtime::sync::Mutex;
+
+const IMAGE: u64 = 64 << 10;
+const PAGE: u64 = 4096;
+const DEVICE_BLOCKS: u64 = 6000;
+const OPTIONS: JournalOptions =
+    JournalOptions { ring_bytes: 8 << 20, journal_ms: 1000, read_only: false, durable: DurableWay::Dsync };
+const EIO: i32 = 5;
+/// Calls of a life, lives of a history, images of each event.
+const CALLS: u64 = 120;
+const LIVES: u64 = 3;
+const IMAGES: u64 = 4;
+/// Rewrites of the whole image that fill the log.
+const LAP: u64 = MIN_LOG_BYTES / IMAGE;
+
+/// splitmix64 (Steele, Lea, Flood, OOPSLA 2014).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound
+    }
+}
+
+fn new_journal() -> DeviceImage {
+    let device = SimulatedDevice::new(DEVICE_BLOCKS);
+    let layout = Layout::new(IMAGE, MIN_LOG_BYTES).unwrap();
+    JournaledPm::create(&device, layout, [7; 16]).unwrap();
+    device.visible_image()
+}
+
+fn open(device: Arc<SimulatedDevice>) -> OpenedJournal {
+    JournaledPm::open(device as Arc<dyn BlockMedium>, OPTIONS, Arc::new(ManualClock::new(1))).unwrap()
+}
+
+fn content(pm: &JournaledPm) -> PmImage {
+    let mut bytes = vec![0; IMAGE as usize];
+    pm.read(PmOffset(0), &mut bytes).unwrap();
+    bytes.into()
+}
+
+/// The states of both media at an event of the device, and the lines whose content meant nothing.
+type Moment = (DeviceSnapshot, CrashSnapshot, BTreeSet<u64>);
+
+/// Both media, driven by the same calls.
+struct Pair {
+    journaled: JournaledPm,
+    recorded: Arc<RecordedPm>,
+    device: Arc<SimulatedDevice>,
+    clock: Arc<CrashClock>,
+    /// Lines of forgotten pages, until a `persist` behind a store to the whole page.
+    meaningless: Arc<Mutex<BTreeSet<u64>>>,
+    /// Forgotten pages that were stored to since.
+    restored: RefCell<BTreeSet<u64>>,
+    moments: Arc<Mutex<Vec<Moment>>>,
+    /// Events are passed over.
+    is_hurried: Arc<AtomicBool>,
+    /// The journal has failed: no call follows.
+    has_failed: Cell<bool>,
+}
+
+impl Pair {
+    fn new(image: DeviceImage, content: PmImage) -> Pair {
+        let clock = CrashClock::new();
+        let device = Arc::new(SimulatedDevice::with_clock("journal", image, &clock));
+        let recorded = RecordedPm::from_image(content);
+        recorded.set_persist_only(true);
+        let pair = Pair {
+            journaled: open(device.clone()).pm,
+            recorded: Arc::new(recorded),
+            device,
+            clock,
+            meaningless: Arc::default(),
+            restored: RefCell::default(),
+            moments: Arc::default(),
+            is_hurried: Arc::default(),
+            has_failed: Cell::new(false),
+        };
+        let (device, recorded) = (Arc::downgrade(&pair.device), Arc::downgrade(&pair.recorded));
+        let (moments, meaningless, is_hurried) =
+            (pair.moments.clone(), pair.meaningless.clone(), pair.is_hurried.clone());
+        pair.clock.on_event(Some(Box::new(move |_| {
+            if let (Some(device), Some(recorded), false) =
+                (device.upgrade(), recorded.upgrade(), is_hurried.load(Ordering::Relaxed))
+            {
+                moments.lock().push((device.snapshot(), recorded.snapshot(), meaningless.lock().clone()));
+            }
+        })));
+        pair
+    }
+
+    /// A call to both; a refusal of the journaled medium ends its life.
+    fn both(&self, act: impl Fn(&dyn PmMedium) -> Result<(), MediaError>) {
+        self.has_failed.set(act(&self.journaled).is_err());
+        act(&*self.recorded).unwrap();
+    }
+
+    fn persist(&self) {
+        match self.journaled.persist() {
+            Err(_) => self.has_failed.set(true),
+            Ok(()) => {
+                self.recorded.persist().unwrap();
+                for page in std::mem::take(&mut *self.restored.borrow_mut()) {
+                    self.meaningless.lock().retain(|line| line * 64 / PAGE != page);
+                }
+            }
+        }
+    }
+
+    /// A page is forgotten, as a freed block is: its freeing is durable.
+    fn forget(&self, page: u64) {
+        self.persist();
+        if !self.has_failed.get() {
+            self.restored.borrow_mut().remove(&page);
+            self.meaningless.lock().extend(page * PAGE / 64..(page + 1) * PAGE / 64);
+            self.journaled.forget(PmOffset(page * PAGE), PAGE);
+        }
+    }
+
+    /// A whole page is stored.
+    fn restore(&self, page: u64, byte: u8) {
+        self.both(|pm| pm.write_streaming(PmOffset(page * PAGE), &[byte; PAGE as usize]));
+        self.restored.borrow_mut().insert(page);
+    }
+
+    /// Rewrites the image so often that the log comes round.
+    fn lap(&self, random: &mut Random) {
+        self.is_hurried.store(true, Ordering::Relaxed);
+        for left in (0..LAP + random.below(20)).rev() {
+            self.is_hurried.store(left > 2, Ordering::Relaxed);
+            (0..IMAGE / PAGE).for_each(|page| self.restore(page, random.below(256) as u8));
+            self.persist();
+            if self.has_failed.get() {
+                break;
+            }
+        }
+        self.is_hurried.store(false, Ordering::Relaxed);
+    }
+
+    fn fail(&self, random: &mut Random) {
+        let operation = if random.below(2) == 0 { Operation::Write } else { Operation::Flush };
+        let times = match random.below(4) {
+            0 => Times::Forever,
+            _ => Times::Count(1 + random.below(4)),
+        };
+        self.device.fail_next(operation, 0..DEVICE_BLOCKS, EIO, times);
+    }
+
+    /// A random call. Lines of in-place stores and lines of writes are apart, as the medium promises less where they meet
+    /// ([`PmMedium::write`]).
+    fn call(&self, random: &mut Random) {
+        let line = random.below(IMAGE / 64);
+        let at = PmOffset(line / 4 * 256 + random.below(8) * 8);
+        let bytes = vec![random.below(256) as u8; 8 * (1 + random.below(7)) as usize];
+        let longer = vec![random.below(256) as u8; (1 + random.below(6000)) as usize / 8 * 8 + 8];
+        match random.below(320) {
+            0..80 => self.both(|pm| pm.store(at, &bytes[..(64 - at.0 as usize % 64).min(bytes.len())])),
+            80..120 => self.both(|pm| {
+                pm.write_back(PmOffset(at.0 / 64 * 64), 64);
+                Ok(())
+            }),
+            120..170 => {
+                self.both(|pm| pm.write(PmOffset(line / 4 * 256 + 64), &bytes[..bytes.len().min(120)]));
+            }
+            170..200 => {
+                let first = (line / 4 * 256 + 64).min(IMAGE - 256);
+                for (index, part) in longer.chunks(192).enumerate() {
+                    let to = PmOffset(first + index as u64 * 256);
+                    if to.0 + 192 <= IMAGE {
+                        self.both(|pm| pm.write_streaming(to, part));
+                    }
+                }
+            }
+            200..260 => self.both(|pm| {
+                pm.order();
+                Ok(())
+            }),
+            260..280 => self.persist(),
+            280..290 => self.forget(random.below(IMAGE / PAGE)),
+            290..298 => self.restore(random.below(IMAGE / PAGE), random.below(256) as u8),
+            298..300 => self.fail(random),
+            300 => self.lap(random),
+            _ => {
+                let most = 1 + random.below(2) as usize;
+                // A failed round is tried again later.
+                let _ = self.journaled.advance(most);
+            }
+        }
+    }
+
+    /// All moments; the last is now.
+    fn end(&self) -> Vec<Moment> {
+        self.clock.on_event(None);
+        let now = (self.device.snapshot(), self.recorded.snapshot(), self.meaningless.lock().clone());
+        let mut moments = std::mem::take(&mut *self.moments.lock());
+        moments.push(now);
+        moments
+    }
+}
+
+/// Opens crash images of one history at every event of the device; gives their number.
+fn refine(seed: u64) -> u64 {
+    let mut random = Random(seed);
+    let (mut image, mut left) = (new_journal(), PmImage::from(vec![0; IMAGE as usize]));
+    let mut judged = 0;
+    for life in 0..LIVES {
+        let pair = Pair::new(image.clone(), left.clone());
+        for _ in 0..CALLS {
+            if !pair.has_failed.get() {
+                pair.call(&mut random);
+            }
+        }
+        for (number, (device, recorded, meaningless)) in pair.end().iter().enumerate() {
+            for sample in 0..IMAGES {
+                let crashed = match sample {
+                    0 => device.image_none(),
+                    1 => device.image_all(),
+                    _ => device.image_random(random.below(u64::MAX)),
+                };
+                let opened = open(Arc::new(SimulatedDevice::from_image(crashed.clone())));
+                let found = content(&opened.pm);
+                assert!(
+                    recorded.allows(&found, meaningless) && opened.condemned == 0,
+                    "seed {seed}, life {life}, event {number}, sample {sample}: no crash of the model leaves this"
+                );
+                judged += 1;
+                (image, left) = (crashed, found);
+            }
+        }
+    }
+    judged
+}
+
+#[allow(clippy::disallowed_methods)]
+fn histories() -> u64 {
+    std::env::var("TERRACE_REFINEMENTS").ok().and_then(|text| text.parse().ok()).unwrap_or(12)
+}
+
+#[test]
+fn crash_images_match_recorded_pm_with_persist_only() {
+    let judged: u64 = (0..histories()).map(refine).sum();
+    println!("{judged} images");
+    assert!(judged > 100 * histories());
+}
+
+/// Mistakes that need several threads, or a whole pool.
+const ELSEWHERE: [Mistake; 6] = [
+    Mistake::ImageBeforeRing,
+    Mistake::PlaceBeforeRead,
+    Mistake::ChainNotChecked,
+    Mistake::AcknowledgedOutOfOrder,
+    Mistake::ForgottenWhenFreed,
+    Mistake::StampBeforePersist,
+];
+
+#[test]
+fn the_refinement_finds_planted_mistakes() {
+    for (mistake, name, _) in JOURNALED.iter().filter(|(mistake, _, _)| !ELSEWHERE.contains(mistake)) {
+        plant(Some(*mistake));
+        let found = (0..40).find(|seed| catch_unwind(AssertUnwindSafe(|| refine(*seed))).is_err());
+        plant(None);
+        println!("{name}: seed {found:?}");
+        assert!(found.is_some(), "{name} is not found");
+    }
+}
