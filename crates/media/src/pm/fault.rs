@@ -17,7 +17,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use terrace_runtime::sync::Mutex;
+use terrace_runtime::sync::OutsideMutex;
 
 const PAGE_BYTES: usize = 4096;
 const HUGE_PAGE_BYTES: usize = 2 << 20;
@@ -43,7 +43,7 @@ static TABLE: [Slot; MAPPING_SLOTS] = [const {
         ranges: [const { AtomicU64::new(u64::MAX) }; MAPPING_RANGES],
     }
 }; MAPPING_SLOTS];
-static REGISTER: Mutex<()> = Mutex::new(());
+static REGISTER: OutsideMutex<()> = OutsideMutex::new(());
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// A mapping known to the handler for as long as this lives; drop it before unmapping.
