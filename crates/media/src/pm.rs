@@ -61,6 +61,7 @@ macro_rules! forward_to_below {
 }
 
 mod checked;
+mod condemned;
 mod counted;
 mod crash_image;
 mod emulated;
@@ -127,6 +128,13 @@ pub struct Backlog {
     pub waiting_bytes: u64,
     /// At so many, a store waits.
     pub limit_bytes: u64,
+}
+
+impl Point {
+    /// The place of the next store in the order of all stores; a position of the log, on `journaled`.
+    pub fn place(self) -> u64 {
+        self.0
+    }
 }
 
 /// A persistent-memory medium: reads, explicit writes, ordering.

@@ -184,23 +184,6 @@ fn set_block(device: &SimulatedDevice, block: u64, content: AlignedBlock) -> Arc
     Arc::new(SimulatedDevice::from_image(image))
 }
 
-fn refusal(device: Arc<SimulatedDevice>) -> String {
-    JournaledPm::open(device as Arc<dyn BlockMedium>, OPTIONS, Arc::new(ManualClock::new(1)))
-        .err()
-        .map_or(String::new(), |error| error.to_string())
-}
-
-/// The older copy of the anchor once brought the state before the last opening back, without a word.
-#[test]
-fn a_lost_anchor_of_the_last_opening_refuses_the_journal() {
-    let device = new_journal();
-    let pm = open(device.clone()).pm;
-    pm.write(PmOffset(0), &[1; 100]).unwrap();
-    pm.persist().unwrap();
-    let found = refusal(set_block(&device, 256, AlignedBlock::zeroed()));
-    assert!(found.contains("although the log went on"), "{found}");
-}
-
 /// A damaged block of a table once left zeros in place of pages that only the newer table had.
 #[test]
 fn pages_without_any_checksum_stay_damaged_over_later_openings() {

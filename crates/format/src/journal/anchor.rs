@@ -31,7 +31,8 @@ struct Raw {
     acknowledged: U64,
     previous: U32,
     table: U32,
-    spare: [u8; 60],
+    named: U64,
+    spare: [u8; 52],
     crc: U32,
 }
 
@@ -58,6 +59,9 @@ pub struct Anchor {
     pub previous: u32,
     /// The log was acknowledged up to this position: a shorter log is damage.
     pub acknowledged: u64,
+    /// Position from which entries name pages that a crash may have torn in home. Home and table have the pages that earlier
+    /// entries name. 0 in journals of older programs.
+    pub named: u64,
     /// The table in use, 0 or 1.
     pub table: usize,
     /// Written by an orderly unmount: no batch follows.
@@ -103,7 +107,8 @@ impl Anchor {
             acknowledged: self.acknowledged.into(),
             previous: self.previous.into(),
             table: (self.table as u32).into(),
-            spare: [0; 60],
+            named: self.named.into(),
+            spare: [0; 52],
             crc: 0.into(),
         };
         raw.crc = crc32c(raw.as_bytes().split_at(size_of::<Raw>() - 4).0).into();
@@ -144,6 +149,7 @@ impl Anchor {
             sequence: raw.sequence.get(),
             previous: raw.previous.get(),
             acknowledged: raw.acknowledged.get(),
+            named: raw.named.get(),
             table: raw.table.get() as usize,
             clean: raw.flags.get() & CLEAN != 0,
         };
@@ -151,6 +157,8 @@ impl Anchor {
         let is_possible = numbers.iter().all(|number| *number < FAR)
             && anchor.start.is_multiple_of(BLOCK_SIZE)
             && anchor.acknowledged.is_multiple_of(BLOCK_SIZE)
+            && anchor.named.is_multiple_of(BLOCK_SIZE)
+            && anchor.named <= anchor.acknowledged
             && anchor.start <= anchor.acknowledged
             && anchor.acknowledged - anchor.start <= anchor.log_bytes
             && anchor.table < 2;
@@ -178,6 +186,7 @@ mod tests {
             sequence: 77,
             previous: 0xdead,
             acknowledged: 8192,
+            named: 4096,
             table: 1,
             clean: true,
         }
@@ -210,6 +219,8 @@ mod tests {
             |anchor| anchor.start = 12288,
             |anchor| anchor.acknowledged = FAR,
             |anchor| anchor.acknowledged = 8192 + MIN_LOG_BYTES,
+            |anchor| anchor.named = 12288,
+            |anchor| anchor.named = 100,
             |anchor| anchor.table = 2,
             |anchor| anchor.epoch = u64::MAX,
             |anchor| anchor.image_bytes = 5,

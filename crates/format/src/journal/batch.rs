@@ -94,10 +94,16 @@ impl BatchHeader {
 
     /// Reads the header of a batch at `position`, without a look at the content ([`Self::verify`]).
     pub fn peek(block: &[u8], position: u64) -> Option<BatchHeader> {
+        Self::peek_any(block).filter(|header| header.position == position)
+    }
+
+    /// Reads the header of a batch at any position, without a look at the content.
+    pub fn peek_any(block: &[u8]) -> Option<BatchHeader> {
         let (raw, _) = Raw::read_from_prefix(block).ok()?;
         let length = u64::from(raw.length.get());
+        let position = raw.position.get();
         let is_batch = raw.magic.get() == MAGIC
-            && raw.position.get() == position
+            && position.is_multiple_of(BLOCK_SIZE)
             && length.is_multiple_of(BLOCK_SIZE)
             && (1..=MAX_BATCH_BYTES).contains(&length)
             && [raw.epoch, raw.sequence, raw.acknowledged].iter().all(|number| number.get() < FAR)

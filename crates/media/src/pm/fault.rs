@@ -6,10 +6,14 @@
 //! the range asks afterwards ([`FaultGuard::intact`]) and gets the error. Faults outside of registered
 //! mappings go to the handler that was installed before.
 //!
+//! Pages that the medium itself gives up ([`FaultGuard::condemn`]) are in a bitmap, without a limit.
+//!
 //! Invariants: the handler takes no lock and allocates nothing. A page is recorded before it is
-//! replaced, so nobody can read the replacement and miss the record. When the list is full the
-//! whole mapping counts as poisoned. A slot is cleared before its mapping is removed.
+//! replaced, so nobody can read the replacement and miss the record. When the list of faults is full the
+//! whole mapping counts as poisoned. A slot is cleared before its mapping is removed. A read of a mapping
+//! without any damage costs a single relaxed load.
 
+use super::condemned::CondemnedPages;
 use crate::open::OpenError;
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -22,14 +26,16 @@ use terrace_runtime::sync::OutsideMutex;
 const PAGE_BYTES: usize = 4096;
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 const MAPPING_SLOTS: usize = 256;
-/// Poisoned ranges remembered per mapping.
+/// Faults remembered per mapping.
 const MAPPING_RANGES: usize = 256;
+/// The bit of `count` that says that the guard has condemned pages.
+const CONDEMNED: u32 = 1 << 31;
 
 /// A registered mapping. `base` 0 means free.
 struct Slot {
     base: AtomicUsize,
     length: AtomicUsize,
-    /// Entries handed out; above [`MAPPING_RANGES`] the whole mapping is poisoned.
+    /// Entries handed out; above [`MAPPING_RANGES`] the whole mapping is poisoned. The highest bit is [`CONDEMNED`].
     count: AtomicU32,
     /// Offset from `base`, with the order of 4 KiB pages in the low bits; all ones while unset.
     ranges: [AtomicU64; MAPPING_RANGES],
@@ -49,6 +55,7 @@ static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 /// A mapping known to the handler for as long as this lives; drop it before unmapping.
 pub(crate) struct FaultGuard {
     slot: &'static Slot,
+    condemned: CondemnedPages,
 }
 
 impl FaultGuard {
@@ -67,7 +74,7 @@ impl FaultGuard {
         }
         slot.length.store(length, Ordering::Relaxed);
         slot.base.store(base as usize, Ordering::Release);
-        Ok(FaultGuard { slot })
+        Ok(FaultGuard { slot, condemned: CondemnedPages::new(length.div_ceil(PAGE_BYTES) as u64) })
     }
 
     /// Whether no poisoned page overlaps the range. Ask after the access.
@@ -79,27 +86,30 @@ impl FaultGuard {
     #[cold]
     fn intact_slow(&self, offset: u64, length: u64) -> bool {
         let touches = |r: Range<u64>| r.start < offset + length && offset < r.end;
-        !self.ranges().into_iter().any(touches)
+        !self.condemned.touch(pages_of(offset, length)) && !self.faults().any(touches)
     }
 
     /// Counts the pages of a range as poisoned.
     pub(crate) fn condemn(&self, offset: u64, length: u64) {
-        let first = offset & !(PAGE_BYTES as u64 - 1);
-        for page in (first..offset + length).step_by(PAGE_BYTES) {
-            if self.intact(page, PAGE_BYTES as u64) {
-                record(self.slot, page as usize, PAGE_BYTES);
-            }
-        }
+        self.condemned.add(pages_of(offset, length));
+        self.slot.count.fetch_or(CONDEMNED, Ordering::Release);
     }
 
-    /// The poisoned ranges, as offsets; the whole mapping when there were too many to remember.
-    pub(crate) fn ranges(&self) -> Vec<Range<u64>> {
-        let count = self.slot.count.load(Ordering::Acquire) as usize;
+    /// Pages that faulted, and pages condemned.
+    pub(crate) fn error_count(&self) -> u64 {
+        self.fault_count().min(MAPPING_RANGES) as u64 + self.condemned.count()
+    }
+
+    fn fault_count(&self) -> usize {
+        (self.slot.count.load(Ordering::Acquire) & !CONDEMNED) as usize
+    }
+
+    /// Ranges that faulted; the whole mapping when there were too many to remember.
+    fn faults(&self) -> impl Iterator<Item = Range<u64>> {
+        let count = self.fault_count();
         let whole = 0..self.slot.length.load(Ordering::Relaxed) as u64;
-        if count > MAPPING_RANGES {
-            return vec![whole];
-        }
-        let decode = |entry: &AtomicU64| match entry.load(Ordering::Acquire) {
+        let lost = (count > MAPPING_RANGES).then(|| whole.clone());
+        let decode = move |entry: &AtomicU64| match entry.load(Ordering::Acquire) {
             // counted but not stored yet by a handler in another thread: assume the worst
             u64::MAX => whole.clone(),
             coded => {
@@ -107,8 +117,20 @@ impl FaultGuard {
                 start..start + ((PAGE_BYTES as u64) << (coded & 0xff))
             }
         };
-        self.slot.ranges[..count].iter().map(decode).collect()
+        self.slot.ranges.iter().take(count).map(decode).chain(lost)
     }
+
+    /// The poisoned ranges, as offsets; the whole mapping when there were too many faults to remember. Neighbours among
+    /// condemned pages are one range.
+    pub(crate) fn ranges(&self) -> Vec<Range<u64>> {
+        let bytes = |pages: Range<u64>| pages.start * PAGE_BYTES as u64..pages.end * PAGE_BYTES as u64;
+        self.faults().chain(self.condemned.runs().into_iter().map(bytes)).collect()
+    }
+}
+
+/// The pages that a range of bytes touches.
+fn pages_of(offset: u64, length: u64) -> Range<u64> {
+    offset / PAGE_BYTES as u64..(offset + length).div_ceil(PAGE_BYTES as u64)
 }
 
 impl Drop for FaultGuard {
@@ -193,13 +215,13 @@ fn replace_page(slot: &Slot, base: usize, length: usize, address: usize, size: u
 
 /// Records a page at an offset of its mapping.
 fn record(slot: &Slot, offset: usize, size: usize) {
-    let index = slot.count.fetch_add(1, Ordering::AcqRel) as usize;
+    let index = (slot.count.fetch_add(1, Ordering::AcqRel) & !CONDEMNED) as usize;
     if let Some(entry) = slot.ranges.get(index) {
         let order = (size / PAGE_BYTES).trailing_zeros() as u64;
         entry.store(offset as u64 | order, Ordering::Release);
-    } else {
+    } else if index > MAPPING_RANGES {
         // keep the counter from wrapping; the mapping stays poisoned as a whole
-        slot.count.store(MAPPING_RANGES as u32 + 1, Ordering::Release);
+        slot.count.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

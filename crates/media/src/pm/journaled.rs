@@ -1,5 +1,5 @@
 //! `journaled`: persistent memory whose content is in DRAM and becomes durable by a log on a block device (design 3;
-//! rules J1 to J14 in section 12).
+//! rules J1 to J14 in docs/design.md, section 12).
 //!
 //! A store reserves a place in the ring, copies its bytes there and then into the image (`medium`). `order` costs nothing,
 //! because places in the ring are the order of all stores. `persist` writes the ring up to now as one batch (`commit`). Pages of
@@ -9,6 +9,7 @@
 //! and the checkpoint's write-back follows. 2. No batch is written over before an anchor passes it.
 //! Lock order: home, page, the state of the log. A device is never asked under a page lock.
 
+mod anchors;
 mod commit;
 mod dirty;
 mod error;
@@ -19,6 +20,7 @@ mod log;
 mod medium;
 mod open;
 mod patience;
+mod pieces;
 mod replay;
 mod ring;
 mod step;

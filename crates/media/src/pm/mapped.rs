@@ -314,7 +314,7 @@ impl PmMedium for RamPm {
     }
 
     fn error_count(&self) -> u64 {
-        self.faults.ranges().len() as u64
+        self.faults.error_count()
     }
 
     #[inline]

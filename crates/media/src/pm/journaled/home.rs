@@ -320,6 +320,8 @@ fn anchor(
         sequence: start.sequence,
         previous: start.previous,
         acknowledged,
+        // The entries of this round are acknowledged.
+        named: acknowledged,
         table,
         clean,
     }

@@ -1,15 +1,17 @@
 //! Makes and opens journals (J9 to J11).
 //!
 //! Opening has this order: the newest sound anchor; home pages, each against its checksum; the batches from the anchor on;
-//! their entries in order; the last batch once more, with the same bytes; an anchor with a new epoch, durable before the first
-//! store. A crash inside changes nothing.
+//! their entries in order; the last batch once more, with the same bytes; an anchor with a new epoch in both copies, durable
+//! before the first store. A crash inside changes nothing.
 
+use super::anchors::{newest_anchor, write_anchor, write_both};
 use super::error::JournalError;
-use super::home::{Home, HomeState, copy_of, least_log_bytes};
+use super::home::{Home, HomeState, least_log_bytes};
 use super::image::Image;
 use super::load::{Loaded, Tables, load_home, load_tables};
 use super::log::Log;
 use super::medium::{Found, JournaledPm};
+use super::pieces::PIECE_BLOCKS;
 use super::replay::{LogEnd, replay};
 use super::ring::{MIN_RING_BYTES, Ring};
 use crate::block::{AlignedBlock, DurableWay};
@@ -17,13 +19,15 @@ use crate::{BlockMedium, MediaError, PmMedium, memory_available};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use terrace_format::journal::{
-    ANCHOR_COPIES, Anchor, Layout, MIN_LOG_BYTES, RefusedAnchor, TRIAL_BLOCKS, encode_table,
+    ANCHOR_COPIES, Anchor, Layout, MIN_LOG_BYTES, TABLE_ENTRIES, TRIAL_BLOCKS, encode_table,
 };
 use terrace_format::{BLOCK_SIZE, PmOffset};
 use terrace_runtime::Clock;
 
 /// Memory that the image leaves to everybody else.
 const MEMORY_RESERVE_BYTES: u64 = 256 << 20;
+/// Damaged ranges that an opening names in the daemon's log.
+const LINES_OF_DAMAGE: usize = 20;
 
 /// Choices of an opening.
 #[derive(Debug, Clone, Copy)]
@@ -78,7 +82,7 @@ impl JournaledPm {
         }
         let zeros = [AlignedBlock::zeroed()];
         device.write_durable(&ANCHOR_COPIES.map(|copy| (copy, zeros.as_slice())))?;
-        let none = vec![0; terrace_format::journal::TABLE_ENTRIES];
+        let none = vec![0; TABLE_ENTRIES];
         for table in 0..2 {
             for number in 0..layout.table_blocks() {
                 let mut block = AlignedBlock::zeroed();
@@ -99,6 +103,7 @@ impl JournaledPm {
                 sequence: 1,
                 previous: 0,
                 acknowledged: 0,
+                named: 0,
                 table: 0,
                 clean: true,
             };
@@ -121,22 +126,22 @@ impl JournaledPm {
         let layout = anchor.layout().map_err(damaged)?;
         check_sizes(&*device, &layout, options.ring_bytes)?;
         let image = Image::new(layout.image_bytes())?;
-        let Tables { checksums, unknown, damaged: damaged_blocks } = load_tables(&*device, &layout, &anchor)?;
-        let Loaded { torn, unreadable } =
-            load_home(&*device, &layout, &anchor.uuid, &checksums, &image.memory)?;
-        let LogEnd { end, batches, last, going_home } = replay(&*device, &layout, &anchor, &image)?;
-        let (healed, mut condemned): (BTreeSet<u64>, BTreeSet<u64>) =
-            torn.into_iter().partition(|page| going_home.contains(page));
+        let tables = load_tables(&*device, &layout, &anchor)?;
+        let Loaded { torn, unreadable } = load_home(&*device, &layout, &anchor.uuid, &tables, &image.memory)?;
+        let Tables { mut checksums, damaged: damaged_blocks, .. } = tables;
+        let LogEnd { end, batches, last, going_home, gone_home } =
+            replay(&*device, &layout, &anchor, &image)?;
+        // Home has the pages of the anchor's round whole, with a checksum unless the block of the table is lost.
+        let is_covered = |page: &u64| !damaged_blocks.contains(&(page / TABLE_ENTRIES as u64));
+        let (healed, mut condemned): (BTreeSet<u64>, BTreeSet<u64>) = torn
+            .into_iter()
+            .partition(|page| going_home.contains(page) || gone_home.contains(page) && !is_covered(page));
         // Each was stored to behind the anchor, so the log has marked it; a page that is not in home must stay dirty.
         healed.iter().for_each(|page| image.mark(*page));
         condemned.extend(unreadable);
-        condemned.extend(unknown);
-        for page in &condemned {
-            tracing::error!("{}: page {page} of tier 0 is damaged; its reads fail", device.name());
-            image.memory.condemn(PmOffset(page * BLOCK_SIZE), BLOCK_SIZE);
-        }
+        condemn(&*device, &image, &condemned);
         let epoch = anchor.epoch + u64::from(!options.read_only);
-        let opened =
+        let mut opened =
             Anchor { number: anchor.number + 1, epoch, acknowledged: end.position, clean: false, ..anchor };
         if !options.read_only {
             device.choose_durable(options.durable, TRIAL_BLOCKS)?;
@@ -144,12 +149,18 @@ impl JournaledPm {
             if let Some((position, length)) = last {
                 write_again(&*device, &layout, position, length)?;
             }
-            write_anchor(&*device, &opened)?;
+            opened = write_both(&*device, opened)?;
         }
         // A checksum that the content of the page in home does not have.
         let wrong_of =
             |page: &u64| checksums.get(*page as usize).map(|checksum| (*page, (checksum ^ 1).max(2)));
         let wrong: BTreeMap<u64, u32> = condemned.iter().filter_map(wrong_of).collect();
+        // Without a checksum a lost page would read as zeros after the next round.
+        for (page, wrong) in &wrong {
+            if let Some(checksum) = checksums.get_mut(*page as usize).filter(|checksum| **checksum == 0) {
+                *checksum = *wrong;
+            }
+        }
         let every = || (0..layout.table_blocks()).collect::<BTreeSet<u64>>();
         let home = HomeState {
             checksums,
@@ -193,58 +204,31 @@ fn check_sizes(device: &dyn BlockMedium, layout: &Layout, ring_bytes: u64) -> Re
     Ok(())
 }
 
-/// Makes batches of the log durable that read as they were written.
+/// Condemns pages, and says so; neighbours share a line.
+fn condemn(device: &dyn BlockMedium, image: &Image, pages: &BTreeSet<u64>) {
+    pages.iter().for_each(|page| image.memory.condemn(PmOffset(page * BLOCK_SIZE), BLOCK_SIZE));
+    let ranges = image.memory.poisoned_ranges();
+    for range in ranges.iter().take(LINES_OF_DAMAGE) {
+        let (first, last) = (range.start / BLOCK_SIZE, range.end / BLOCK_SIZE - 1);
+        tracing::error!("{}: pages {first} to {last} of tier 0 are damaged; reads fail", device.name());
+    }
+    if ranges.len() > LINES_OF_DAMAGE {
+        let more = ranges.len() - LINES_OF_DAMAGE;
+        tracing::error!("{}: {more} further ranges of pages are damaged", device.name());
+    }
+}
+
+/// Makes a batch of the log durable that reads as it was written.
 fn write_again(device: &dyn BlockMedium, layout: &Layout, start: u64, length: u64) -> Result<(), MediaError> {
-    for position in (start..start + length).step_by(BLOCK_SIZE as usize) {
-        let mut block = [AlignedBlock::zeroed()];
-        let (place, _) = layout.log_block(position);
-        device.read(place, &mut block)?;
-        device.write(place, &block)?;
+    let mut buffer = vec![AlignedBlock::zeroed(); PIECE_BLOCKS];
+    let (mut at, end) = (start, start + length);
+    while at < end {
+        let (place, room) = layout.log_block(at);
+        let count = ((end - at) / BLOCK_SIZE).min(room).min(PIECE_BLOCKS as u64);
+        let piece = &mut buffer[..count as usize];
+        device.read(place, piece)?;
+        device.write(place, piece)?;
+        at += count * BLOCK_SIZE;
     }
     device.flush()
-}
-
-fn write_anchor(device: &dyn BlockMedium, anchor: &Anchor) -> Result<(), MediaError> {
-    let mut block = AlignedBlock::zeroed();
-    block.0.copy_from_slice(&anchor.encode());
-    device.write_durable(&[(copy_of(anchor.number), &[block])])
-}
-
-/// The newest sound anchor of a device.
-fn newest_anchor(device: &dyn BlockMedium) -> Result<Anchor, JournalError> {
-    let name = || device.name().to_string();
-    let mut newest: Option<Anchor> = None;
-    let mut refused = Vec::new();
-    let mut failed = None;
-    for copy in ANCHOR_COPIES.into_iter().filter(|copy| copy.0 < device.blocks()) {
-        let mut block = [AlignedBlock::zeroed()];
-        if let Err(error) = device.read(copy, &mut block) {
-            failed = Some(error);
-            continue;
-        }
-        match Anchor::decode(&block[0].0) {
-            Ok(anchor) if newest.is_none_or(|other| other.number < anchor.number) => newest = Some(anchor),
-            Ok(_) => {}
-            Err(why) => refused.push(why),
-        }
-    }
-    if let Some(anchor) = newest {
-        return Ok(anchor);
-    }
-    let version = refused.iter().find_map(|why| match why {
-        RefusedAnchor::Version(version) => Some(*version),
-        _ => None,
-    });
-    if let Some(version) = version {
-        return Err(JournalError::Version { device: name(), version });
-    }
-    let damage = refused.into_iter().find_map(|why| match why {
-        RefusedAnchor::Corrupt(damage) => Some(damage),
-        _ => None,
-    });
-    match (damage, failed) {
-        (Some(damage), _) => Err(JournalError::Damaged { device: name(), damage }),
-        (None, Some(error)) => Err(error.into()),
-        (None, None) => Err(JournalError::NotAJournal { device: name() }),
-    }
 }

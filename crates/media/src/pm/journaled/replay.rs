@@ -7,6 +7,7 @@ use super::error::JournalError;
 use super::home::PAGES_AT_ONCE;
 use super::image::Image;
 use super::log::Boundary;
+use super::pieces::{PIECE_BLOCKS, read_pieces};
 use crate::block::{AlignedBlock, BlockRead, Buffer, bytes_of};
 use crate::{BlockMedium, PmMedium};
 use std::collections::BTreeSet;
@@ -19,8 +20,8 @@ use terrace_runtime::sync::IN_MODELS;
 const PROOF_BYTES: u64 = if IN_MODELS { 64 << 10 } else { 16 << 20 };
 /// Bytes of the log for a read: at first 256 KiB, as most logs are short, doubled with each read.
 const WINDOW_BYTES: [u64; 2] = [256 << 10, 2 * MAX_BATCH_BYTES];
-/// Bytes of one read.
-const PIECE_BYTES: u64 = 1 << 20;
+/// Bytes of alleged proofs with a wrong CRC, after which the log counts as damaged: no crash leaves so many.
+const MOST_WRONG_BYTES: u64 = 16 * MAX_BATCH_BYTES;
 
 /// The end of a log, after all entries went into the image.
 pub(super) struct LogEnd {
@@ -32,6 +33,8 @@ pub(super) struct LogEnd {
     pub last: Option<(u64, u64)>,
     /// Pages on the way home at the crash, perhaps torn there.
     pub going_home: BTreeSet<u64>,
+    /// Pages that went home in the round of the anchor: the anchor's table has their checksums.
+    pub gone_home: BTreeSet<u64>,
 }
 
 /// A part of the log in memory.
@@ -73,7 +76,6 @@ impl<'a> Window<'a> {
 
     fn fill(&mut self, position: u64, least: u64) {
         let Window { device, layout, buffer, unreadable, .. } = self;
-        unreadable.clear();
         let [first, most] = WINDOW_BYTES;
         let bytes = (2 * buffer.len() as u64 * BLOCK_SIZE).clamp(first, most).max(least);
         buffer.resize((bytes / BLOCK_SIZE) as usize, AlignedBlock::zeroed());
@@ -82,26 +84,14 @@ impl<'a> Window<'a> {
         let mut at = position;
         while !rest.is_empty() {
             let (first, room) = layout.log_block(at);
-            let most = rest.len().min(room as usize).min((PIECE_BYTES / BLOCK_SIZE) as usize);
-            let (now, later) = rest.split_at_mut(most);
+            let (now, later) = rest.split_at_mut(rest.len().min(room as usize).min(PIECE_BLOCKS));
+            at += now.len() as u64 * BLOCK_SIZE;
             reads.push(BlockRead::new(first, now));
             rest = later;
-            at += most as u64 * BLOCK_SIZE;
         }
-        device.read_all(&mut reads);
-        let mut index = 0;
-        for read in reads {
-            for (offset, block) in read.into.iter_mut().enumerate() {
-                let failed = read.result.is_err()
-                    && device.read(read.first.plus(offset as u64), std::slice::from_mut(block)).is_err();
-                if failed {
-                    unreadable.insert(index);
-                }
-                index += 1;
-            }
-        }
+        *unreadable = read_pieces(*device, &mut reads);
         self.start = position;
-        self.blocks = index;
+        self.blocks = self.buffer.len();
     }
 }
 
@@ -117,11 +107,12 @@ pub(super) fn replay(
 ) -> Result<LogEnd, JournalError> {
     let mut window = Window::new(device, layout);
     let end = Boundary { position: anchor.start, sequence: anchor.sequence, previous: anchor.previous };
-    let mut log = LogEnd { end, batches: 0, last: None, going_home: BTreeSet::new() };
+    let mut log =
+        LogEnd { end, batches: 0, last: None, going_home: BTreeSet::new(), gone_home: BTreeSet::new() };
+    let damage_of = |damage| JournalError::Damaged { device: device.name().to_string(), damage };
     let damaged = |position: u64, found: &str| {
         let site = format!("the journal's log at position {position}");
-        let damage = Corrupt::new(site, "a batch that was acknowledged", found);
-        JournalError::Damaged { device: device.name().to_string(), damage }
+        damage_of(Corrupt::new(site, "a batch that was acknowledged", found))
     };
     let mut epoch = 0;
     loop {
@@ -137,8 +128,7 @@ pub(super) fn replay(
         };
         let is_later = |header: &BatchHeader| header.epoch >= epoch || planted(Mistake::ChainNotChecked);
         let Some((header, crc, batch)) = found.filter(|(header, _, _)| is_later(header)) else { break };
-        let list = entries(batch, layout.image_bytes())
-            .map_err(|damage| JournalError::Damaged { device: device.name().to_string(), damage })?;
+        let list = entries(batch, layout.image_bytes()).map_err(damage_of)?;
         for entry in list {
             match entry.kind {
                 EntryKind::Store => {
@@ -147,8 +137,11 @@ pub(super) fn replay(
                     }
                     image.memory.store(entry.offset, entry.bytes)?;
                 }
-                EntryKind::GoingHome => note_pages(&mut log.going_home, entry.bytes, layout.pages())
-                    .map_err(|damage| JournalError::Damaged { device: device.name().to_string(), damage })?,
+                EntryKind::GoingHome => {
+                    let pages =
+                        if at.position < anchor.named { &mut log.gone_home } else { &mut log.going_home };
+                    note_pages(pages, entry.bytes, layout.pages()).map_err(damage_of)?;
+                }
             }
         }
         epoch = header.epoch;
@@ -190,24 +183,28 @@ fn next_batch<'a>(
     Ok(header.verify(&anchor.uuid, batch).map(|crc| (header, crc, batch)))
 }
 
-/// Whether a valid batch behind the end of the log names a later acknowledged position.
+/// Whether a valid batch behind the end of the log, or of a later lap in its place, names a later acknowledged position.
 fn proves_more(window: &mut Window<'_>, anchor: &Anchor, end: u64) -> bool {
     let last = (end + PROOF_BYTES).min(anchor.start + anchor.log_bytes);
-    let mut position = end;
-    while position < last {
-        // The place may also have a batch of the next lap, if this anchor is the older copy and the newer is damaged.
-        for of_lap in [position, position + anchor.log_bytes] {
-            let found = window.get(position, BLOCK_SIZE).ok();
-            let header = found.and_then(|block| BatchHeader::peek(bytes_of(block), of_lap));
-            // A larger epoch proves a newer anchor: it was durable before that batch.
-            let proves = |header: &BatchHeader| header.acknowledged > end || header.epoch > anchor.epoch;
-            let Some(header) = header.filter(proves) else { continue };
-            let batch = window.get(position, header.length).ok();
-            if batch.is_some_and(|batch| header.verify(&anchor.uuid, bytes_of(batch)).is_some()) {
-                return true;
-            }
+    let mut wrong_bytes = 0;
+    for place in (end..last).step_by(BLOCK_SIZE as usize) {
+        let found = window.get(place, BLOCK_SIZE).ok();
+        let Some(header) = found.and_then(|block| BatchHeader::peek_any(bytes_of(block))) else { continue };
+        // A batch of a later lap is there if this anchor is the older copy, and the newer is damaged.
+        let is_here = header.position >= place && (header.position - place).is_multiple_of(anchor.log_bytes);
+        // A larger epoch proves a newer anchor: it was durable before that batch.
+        let says_more = header.acknowledged > end || header.epoch > anchor.epoch;
+        if !is_here || !says_more {
+            continue;
         }
-        position += BLOCK_SIZE;
+        let batch = window.get(place, header.length).ok();
+        if batch.is_some_and(|batch| header.verify(&anchor.uuid, bytes_of(batch)).is_some()) {
+            return true;
+        }
+        wrong_bytes += header.length;
+        if wrong_bytes > MOST_WRONG_BYTES {
+            return true;
+        }
     }
     false
 }

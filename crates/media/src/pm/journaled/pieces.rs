@@ -1,0 +1,55 @@
+//! Reads for an opening: large pieces, and single blocks where a piece cannot be read.
+
+use crate::BlockMedium;
+use crate::block::BlockRead;
+use std::collections::BTreeSet;
+
+/// Blocks of a read: 1 MiB.
+pub(super) const PIECE_BLOCKS: usize = 256;
+/// Reads in flight together.
+pub(super) const READS_AT_ONCE: usize = 32;
+
+/// Does reads, and the reads that fail once more block by block. Gives the blocks that cannot be read, counted through all
+/// reads.
+pub(super) fn read_pieces(device: &dyn BlockMedium, reads: &mut [BlockRead<'_>]) -> BTreeSet<usize> {
+    device.read_all(reads);
+    let mut unreadable = BTreeSet::new();
+    let mut before = 0;
+    for read in reads {
+        if read.result.is_err() {
+            for (index, block) in read.into.iter_mut().enumerate() {
+                if device.read(read.first.plus(index as u64), std::slice::from_mut(block)).is_err() {
+                    unreadable.insert(before + index);
+                }
+            }
+        }
+        before += read.into.len();
+    }
+    unreadable
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block::{AlignedBlock, Operation, SimulatedDevice, Times};
+    use terrace_format::DeviceBlock;
+
+    #[test]
+    fn a_bad_block_costs_no_other_block_of_its_piece() {
+        let device = SimulatedDevice::new(64);
+        for block in 0..64 {
+            device.write(DeviceBlock(block), &[AlignedBlock([block as u8; 4096])]).unwrap();
+        }
+        device.fail_next(Operation::Read, 11..12, 5, Times::Forever);
+        device.fail_next(Operation::Read, 40..41, 5, Times::Forever);
+        let mut buffers = [vec![AlignedBlock::zeroed(); 16], vec![AlignedBlock::zeroed(); 32]];
+        let [front, back] = &mut buffers;
+        let mut reads = [BlockRead::new(DeviceBlock(0), front), BlockRead::new(DeviceBlock(32), back)];
+        assert_eq!(read_pieces(&device, &mut reads), BTreeSet::from([11, 16 + 8]));
+        for (index, block) in
+            buffers.iter().flatten().enumerate().filter(|(index, _)| ![11, 24].contains(index))
+        {
+            assert_eq!(block.0[0] as usize, if index < 16 { index } else { 16 + index }, "block {index}");
+        }
+    }
+}
