@@ -35,7 +35,7 @@ impl AlignedBlock {
 }
 
 /// The bytes of blocks.
-pub(crate) fn bytes_of(blocks: &[AlignedBlock]) -> &[u8] {
+pub fn bytes_of(blocks: &[AlignedBlock]) -> &[u8] {
     // SAFETY: a block is 4096 bytes without padding.
     unsafe { std::slice::from_raw_parts(blocks.as_ptr().cast(), size_of_val(blocks)) }
 }

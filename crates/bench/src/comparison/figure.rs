@@ -45,6 +45,18 @@ impl Figure {
         }
     }
 
+    /// A figure at this place whose samples are sums, round by round, of the figures times their factors.
+    pub(super) fn sum(&self, series: &str, of: &[(f64, &Figure)]) -> Figure {
+        let mut sum = Figure { series: series.to_string(), samples: Vec::new(), last: None, ..self.clone() };
+        for round in 0..self.samples.len() {
+            let all = of
+                .iter()
+                .map(|(factor, figure)| factor * figure.samples.get(round).copied().unwrap_or(f64::NAN));
+            sum.push(round, all.sum(), None);
+        }
+        sum
+    }
+
     /// Adds the sample of a round; rounds without a sample before it get NaN.
     pub fn push(&mut self, round: usize, value: f64, measure: Option<Measure>) {
         self.samples.resize(round, f64::NAN);

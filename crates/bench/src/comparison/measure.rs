@@ -6,7 +6,7 @@ use super::outcome::Result;
 use super::plan::{Cell, Plan, Work};
 use crate::failure::Outcome;
 use crate::site::Site;
-use crate::site::peer::{Mounted, Place};
+use crate::site::mounted::{Mounted, Place};
 use crate::site::run::{Act, Passed};
 use crate::trace::Recorder;
 use crate::workload::burst::Arrivals;
@@ -49,6 +49,9 @@ pub fn run(
             if round < first { " (warms up)" } else { "" }
         );
         measure_round(plan, site, (round, first), &mut mounted, &mut capacity, result)?;
+    }
+    for sum in &plan.sums {
+        result.add_sum(sum);
     }
     take_down(plan, site, mounted, result);
     // A signal also makes figures fail: such figures must not be written.
@@ -186,9 +189,10 @@ fn measure(
             }
             site.perform(mounted, &load, Act::Settle)?;
             rest(site, mounted);
-            let before = site.passed(mounted);
+            let (before, blocks) = (site.passed(mounted), mounted.block_counts());
             let done = site.perform(mounted, &load, Act::Run)?;
             let mut measure = done.ok_or("the load measured nothing")?;
+            measure.blocks = mounted.block_counts().since(blocks);
             if let (Some(before), Some(after)) = (before, site.passed(mounted)) {
                 let since = |of: fn(&Passed) -> u64| of(&after).saturating_sub(of(&before));
                 measure.device_written_bytes = since(|passed| passed.device_written_bytes);

@@ -58,6 +58,12 @@ pub enum Metric {
     PmBytesPerOperation,
     /// Memory of a process.
     MemoryBytes,
+    /// Flush requests of the block devices for each operation.
+    FlushesPerOperation,
+    /// Write requests of the block devices for each operation.
+    RequestsPerOperation,
+    /// Bytes written to the block devices, divided by the bytes that the load wrote.
+    WrittenPerByte,
     /// Mounts that measured PM as slow.
     Mounts,
 }
@@ -91,6 +97,9 @@ impl Metric {
             Metric::PmBytesPerOperation => "bytes/operation",
             Metric::MemoryBytes => "bytes",
             Metric::Mounts => "mounts",
+            Metric::FlushesPerOperation => "flushes/operation",
+            Metric::RequestsPerOperation => "requests/operation",
+            Metric::WrittenPerByte => "bytes/byte",
             _ => "ns",
         }
     }
@@ -129,6 +138,11 @@ impl Metric {
             Metric::EvictedPerOperation => measure.demoted_bytes as f64 / measure.operations.max(1) as f64,
             Metric::CleanEvictedPerOperation => {
                 measure.clean_evicted_bytes as f64 / measure.operations.max(1) as f64
+            }
+            Metric::FlushesPerOperation => measure.blocks.flushes as f64 / measure.operations.max(1) as f64,
+            Metric::RequestsPerOperation => measure.blocks.writes as f64 / measure.operations.max(1) as f64,
+            Metric::WrittenPerByte => {
+                measure.blocks.written_bytes as f64 / measure.bytes_written.max(1) as f64
             }
             Metric::Failures => measure.failed as f64,
             Metric::NsPerOperation => {

@@ -3,7 +3,7 @@
 use crate::failure::{BadValue, Outcome};
 use crate::process::terrace_program;
 use crate::site::SiteOptions;
-use crate::site::class::Class;
+use crate::site::class::{self, Class};
 use crate::site::subject::{Peer, pm_speed};
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -55,6 +55,8 @@ pub struct Options {
     pub peers: Option<Vec<Peer>>,
     /// The speed of emulated PM.
     pub emulate_pm: Option<String>,
+    /// Tier 0 has a journal in place of PM.
+    pub journal: bool,
     /// The file that gets the trace of the peer `local`.
     pub record: Option<PathBuf>,
     /// The trace that is replayed.
@@ -136,11 +138,16 @@ fn dataset(text: &OsStr) -> Outcome<u64> {
 fn class(text: &OsStr) -> Outcome<Class> {
     let class = Class::parse(&text.to_string_lossy());
     if let Class::Emulated(name) = &class
-        && let Err(error) = ClassedSpeed::parse(name)
+        && let (speed, flush_us) = class::parts(name)
+        && let Err(error) = ClassedSpeed::parse(speed).and(flush_us.map_or(Ok(0), microseconds))
     {
         return bad(format!("--class: {}", error.replacen("; use ", "; use host, ", 1)));
     }
     Ok(class)
+}
+
+fn microseconds(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("'+{text}': microseconds of a flush"))
 }
 
 /// Bytes with K, M, G or T (base 1024).
@@ -163,6 +170,15 @@ fn peers(list: &OsStr) -> Outcome<Vec<Peer>> {
     let list = list.to_string_lossy().into_owned();
     let known = |name: &str| Peer::parse(name).map_or_else(|| bad(format!("no peer {name}; see --help")), Ok);
     list.split(',').filter(|name| !name.is_empty()).map(known).collect()
+}
+
+/// `journal`, or `memory`, the default.
+fn is_journal(kind: &OsStr) -> Outcome<bool> {
+    match kind.to_str() {
+        Some("journal") => Ok(true),
+        Some("memory") => Ok(false),
+        _ => bad(format!("--pm {}: use memory or journal", kind.display())),
+    }
 }
 
 impl Options {
@@ -197,6 +213,7 @@ impl Options {
             engine: false,
             peers: None,
             emulate_pm: None,
+            journal: false,
             record: None,
             replay: None,
             site: SiteOptions { class: None, device_memory: false, dir, terrace: terrace_program()? },
@@ -278,6 +295,7 @@ impl Options {
                 let found = pm_speed(&speed).map_err(|error| format!("--emulate-pm: {error}"))?;
                 self.emulate_pm = Some(found);
             }
+            "--pm" => self.journal = is_journal(value()?)?,
             "--record" => self.record = Some(value()?.into()),
             "--replay" => self.replay = Some(value()?.into()),
             _ => return Ok(false),
@@ -323,14 +341,24 @@ mod tests {
 
     #[test]
     fn options_are_understood() {
-        let Ok(Asked::Row(options)) =
-            parse(&["tpfs-9", "--peers", "local,ext4-dj", "--dataset", "64M", "--class", "sata", "--json"])
-        else {
+        let Ok(Asked::Row(options)) = parse(&[
+            "tpfs-9",
+            "--pm",
+            "journal",
+            "--peers",
+            "local,ext4-dj",
+            "--dataset",
+            "64M",
+            "--class",
+            "sata",
+            "--json",
+        ]) else {
             panic!("not a row")
         };
         assert_eq!(options.row, "tpfs-9");
         assert_eq!(options.peers, Some(vec![Peer::Local, Peer::Ext4Dj]));
         assert_eq!((options.dataset_bytes, options.output.json), (64 << 20, true));
+        assert!(options.journal);
         assert_eq!(options.site.class, Some(Class::Emulated("sata".into())));
         assert!(matches!(parse(&["--list"]), Ok(Asked::List { json: false })));
     }
@@ -345,6 +373,7 @@ mod tests {
             &["tpfs-9", "--rounds"],
             &["tpfs-9", "--emulate-pm", "fast"],
             &["tpfs-9", "--rounds", "many"],
+            &["tpfs-9", "--pm", "paper"],
             &["tpfs-9", "--replay", "file"],
         ] {
             assert!(parse(words).is_err(), "{words:?}");
@@ -356,6 +385,7 @@ mod tests {
     fn unknown_classes_and_zero_values_are_refused() {
         for (words, what) in [
             (["tpfs-9", "--class", "foo"], "'foo' is no device class; use host, ssd, "),
+            (["tpfs-9", "--class", "ssd+long"], "'+long': microseconds of a flush"),
             (["tpfs-9", "--dataset", "0"], "--dataset: must be more than 0"),
             (["tpfs-9", "--seconds", "0"], "--seconds: must be more than 0"),
             (["tpfs-9", "--seconds", "NaN"], "--seconds: must be more than 0"),

@@ -2,7 +2,7 @@
 
 use super::figure::{Figure, Missing};
 use super::options::Options;
-use super::plan::{Metric, Plan, Status};
+use super::plan::{Metric, Plan, Status, Sum};
 use super::row::Row;
 use super::verdict::Verdict;
 use crate::machine::{Machine, describe};
@@ -100,6 +100,22 @@ impl Result {
             axis: plan.axis,
             metric: plan.metric,
         }
+    }
+
+    /// Adds the figures of a sum, at each place that every summand has.
+    pub(super) fn add_sum(&mut self, sum: &Sum) {
+        let mut sums: Vec<Figure> = Vec::new();
+        let Some((_, first)) = sum.of.first() else { return };
+        for start in self.figures.iter().filter(|figure| figure.series == *first) {
+            let at = |(factor, series): &(f64, String)| {
+                let mut there = self.figures.iter().filter(|figure| figure.at == start.at);
+                there.find(|figure| figure.series == *series).map(|figure| (*factor, figure))
+            };
+            if let Some(all) = sum.of.iter().map(at).collect::<Option<Vec<_>>>() {
+                sums.push(start.sum(&sum.series, &all));
+            }
+        }
+        self.figures.append(&mut sums);
     }
 
     /// Judges the claims of the plan.

@@ -103,6 +103,10 @@ pub struct Plan {
     pub also: Vec<(&'static str, Metric)>,
     /// Name of the axis.
     pub axis: &'static str,
+    /// Figures that are sums of others.
+    pub sums: Vec<Sum>,
+    /// Files behind devices are written whole before the first figure.
+    pub writes_whole: bool,
     /// The device that the row is about, unless `--class` names one.
     pub class: Option<&'static str>,
     /// The claims about the figures.
@@ -116,6 +120,15 @@ pub struct Plan {
     /// Figures of the whole run, from the status of each Terrace subject before the first round and at the
     /// end.
     pub conclude: Option<Conclude>,
+}
+
+/// A series whose figures are sums of those of other series, place by place.
+#[derive(Debug, Clone)]
+pub struct Sum {
+    /// Its name.
+    pub series: String,
+    /// Each summand: its factor and its series.
+    pub of: Vec<(f64, String)>,
 }
 
 /// The status of each Terrace subject.
@@ -180,6 +193,8 @@ impl Plan {
             metric,
             also: Vec::new(),
             axis,
+            sums: Vec::new(),
+            writes_whole: false,
             class: None,
             claims: Vec::new(),
             page_cache_bytes,
@@ -280,15 +295,28 @@ impl Plan {
         self.notes.push(format!("PM of Terrace is emulated ({speed}); what peers have of PM is not."));
     }
 
+    /// Gives each pool of Terrace a tier 0 with a journal on the disk of the peers.
+    pub fn journal(&mut self) {
+        for subject in self.subjects.iter_mut().filter(|subject| subject.peer.is_terrace()) {
+            subject.tuning.journal.get_or_insert_default();
+        }
+        self.writes_whole = true;
+        self.notes.push("Tier 0 of Terrace is DRAM with a journal on the disk that the peers have.".into());
+    }
+
     /// Memory and disk that all subjects need together.
     pub fn needs(&self) -> (u64, u64) {
         let (mut memory, mut disk) = (self.page_cache_bytes, 0);
         for subject in &self.subjects {
             let device = subject.device_bytes.max(512 << 20);
+            let log = subject.tuning.journal.map_or(0, |journal| journal.log_bytes(subject.pm_bytes));
             let (fast, slow) = match subject.peer {
                 Peer::Null | Peer::Given => (0, 0),
                 Peer::Tmpfs | Peer::Ext4Pm | Peer::XfsPm => (device, 0),
-                Peer::Ext4 | Peer::Btrfs | Peer::Device => (0, device),
+                Peer::Ext4 | Peer::Ext4Journal | Peer::Xfs | Peer::Btrfs | Peer::Device | Peer::Raw => {
+                    (0, device)
+                }
+                _ if log > 0 => (subject.pm_bytes, device + subject.pm_bytes + log),
                 _ => (subject.pm_bytes.max(64 << 20), device),
             };
             memory += fast;

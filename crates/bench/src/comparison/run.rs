@@ -42,6 +42,7 @@ pub fn run_plan(options: &Options, row: &Row, plan: Plan, scale: &Scale) -> Outc
     let device_cores = pin(options)?;
     let mut site = Site::new(&options.site, plan.page_cache_bytes, plan.class)?;
     site.device_cores = device_cores;
+    site.writes_whole = plan.writes_whole;
     let (mut memory, mut disk) = plan.needs();
     if options.site.device_memory {
         (memory, disk) = (memory + disk, 0);

@@ -5,7 +5,7 @@
 pub enum Class {
     /// The disk of this machine, not emulated.
     Host,
-    /// A class of `terrace bench device`.
+    /// A class of `terrace bench device`, with `+N` behind it if a flush takes N microseconds.
     Emulated(String),
 }
 
@@ -23,5 +23,25 @@ impl Class {
             Class::Host => "host",
             Class::Emulated(name) => name,
         }
+    }
+}
+
+/// Class and microseconds of a flush in the name of an emulated class.
+pub(crate) fn parts(name: &str) -> (&str, Option<&str>) {
+    match name.rsplit_once('+') {
+        Some((class, flush_us)) => (class, Some(flush_us)),
+        None => (name, None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_class_may_end_with_the_time_of_a_flush() {
+        assert_eq!(parts("ssd+1000"), ("ssd", Some("1000")));
+        assert_eq!(parts("1000:1000:1G:1G"), ("1000:1000:1G:1G", None));
+        assert_eq!(Class::parse("ssd+1000").name(), "ssd+1000");
     }
 }

@@ -2,7 +2,7 @@
 //! latency and bandwidth of a class (`terrace bench device`). Also loop devices over files.
 
 use super::Site;
-use super::class::Class;
+use super::class::{self, Class};
 use super::dirty;
 use super::teardown::{Held, Resource, Teardown};
 use crate::affinity;
@@ -11,6 +11,7 @@ use crate::process::{Server, run};
 use crate::scratch::Scratch;
 use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::File;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -68,15 +69,25 @@ impl Drop for Served {
 impl Site {
     /// A fully allocated file on the disk or in memory, of the class of the site.
     pub fn device(&self, name: &str, bytes: u64) -> Outcome<Device> {
+        self.device_of(&self.class, name, bytes)
+    }
+
+    /// The same of a class.
+    pub fn device_of(&self, class: &Class, name: &str, bytes: u64) -> Outcome<Device> {
         let place = if self.device_memory { &self.scratch.memory } else { &self.scratch.disk };
         let backing = place.join(format!("{name}.device"));
-        let file = self.allocated(&backing, bytes)?;
-        let Class::Emulated(class) = &self.class else {
+        let file = match self.writes_whole {
+            true => self.written(&backing, bytes)?,
+            false => self.allocated(&backing, bytes)?,
+        };
+        let Class::Emulated(class) = class else {
             return Ok(Device { path: backing, _server: None, _file: file });
         };
         let mount = self.scratch.mount_point(&format!("{name}-device"))?;
         let mut command = self.child(&self.terrace);
-        command.args(["bench", "device", "--class", class, "--no-sync", "--foreground"]);
+        let (speed, flush_us) = class::parts(class);
+        command.args(["bench", "device", "--class", speed, "--no-sync", "--foreground"]);
+        command.args(flush_us.iter().flat_map(|us| ["--flush-us", *us]));
         // With cores of its own the server spins for requests and need not be woken.
         if self.device_cores.is_some() {
             command.arg("--awake");
@@ -96,6 +107,25 @@ impl Site {
         let held = self.teardown.hold(Resource::File(path.to_path_buf()))?;
         fallocate(&file, FallocateFlags::empty(), 0, bytes)
             .map_err(|error| format!("{}: allocate {bytes} bytes: {error}", path.display()))?;
+        Ok(held)
+    }
+
+    /// A file that is written from begin to end.
+    fn written(&self, path: &Path, bytes: u64) -> Outcome<Held> {
+        const PIECE: usize = 4 << 20;
+        let held = self.allocated(path, bytes)?;
+        let mut file = File::options().write(true).open(path)?;
+        let zeros = vec![0; PIECE];
+        let mut left = bytes;
+        while left > 0 {
+            self.teardown.go_on()?;
+            let length = left.min(PIECE as u64);
+            file.write_all(&zeros[..length as usize])?;
+            left -= length;
+        }
+        file.sync_all()?;
+        // Clean pages would be a second copy of what later goes to the file past the page cache.
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
         Ok(held)
     }
 

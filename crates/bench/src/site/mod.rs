@@ -6,11 +6,14 @@
 //! namespace goes with its processes and loop devices clear themselves; files are removed by the next run
 //! (`sweep`).
 
+pub mod block_counts;
 pub mod class;
 pub(crate) mod device;
 pub(crate) mod dirty;
 pub(crate) mod group;
+pub(crate) mod journal;
 pub(crate) mod leveldb;
+pub mod mounted;
 pub mod peer;
 pub(crate) mod postgres;
 pub mod programs;
@@ -52,6 +55,8 @@ pub struct Site {
     pub(crate) class: Class,
     /// The files behind devices are in memory.
     pub(crate) device_memory: bool,
+    /// Files behind devices are written whole, so that a flush behind a first write commits no journal of the host.
+    pub(crate) writes_whole: bool,
     /// The cores of emulated devices when all other threads are on one core: a hardware device would not use
     /// processor time.
     pub device_cores: Option<CpuSet>,
@@ -97,6 +102,7 @@ impl Site {
             terrace: options.terrace.clone(),
             class: options.class.clone().unwrap_or_else(|| class.map_or(Class::Host, Class::parse)),
             device_memory: options.device_memory,
+            writes_whole: false,
             device_cores: None,
             group,
             dirty_bytes,

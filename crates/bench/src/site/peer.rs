@@ -1,10 +1,11 @@
 //! Sets subjects up at a site: file systems on its device and in its memory, and their mounts.
 
 use super::Site;
-use super::device::{Device, Served};
-use super::dirty;
-use super::subject::{Peer, Subject};
-use super::teardown::{Held, Resource};
+use super::block_counts::of_block_device;
+use super::mounted::{Mounted, Place};
+use super::subject::{Journal, JournalPlace, Peer, Subject};
+use super::teardown::Resource;
+use super::{dirty, journal};
 use crate::failure::Outcome;
 use crate::process::{own_words, run};
 use crate::trace::Recorder;
@@ -13,56 +14,11 @@ use crate::workload::raw::RawTarget;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use terrace_engine::{Background, Engine, PoolMedia};
+use terrace_engine::{Engine, PoolMedia};
 use terrace_fuse::Transport;
 use terrace_media::PmMedium;
 use terrace_media::block::FileDevice;
 use terrace_media::pm::{EmulatedPm, PmSpeed, RamPm};
-
-/// A subject that is set up; dropping takes it down.
-pub struct Mounted {
-    /// For Terrace through FUSE the mount point that `terrace status` gets.
-    pub status_of: Option<PathBuf>,
-    /// The location of the files.
-    pub place: Place,
-    // `held` is dropped from the last to the first; a device is dropped after the mounts on it.
-    served: Option<Served>,
-    held: Vec<Held>,
-    _device: Option<Device>,
-}
-
-/// Where a subject's files are.
-pub enum Place {
-    /// A directory.
-    Directory(PathBuf),
-    /// A device without a file system.
-    Raw(Arc<RawTarget>),
-    /// In this process, with the threads that migrate.
-    Local {
-        /// The file system as a target of loads.
-        target: Arc<LocalTarget>,
-        /// The file system.
-        fs: Arc<Engine>,
-        /// The threads that migrate.
-        background: Option<Background>,
-    },
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        // Without threads the pool has been unmounted.
-        if let Place::Local { fs, background, .. } = &mut self.place
-            && let Some(threads) = background.take()
-        {
-            drop(threads);
-            let _ = fs.unmount();
-        }
-        self.served.take();
-        while let Some(held) = self.held.pop() {
-            drop(held);
-        }
-    }
-}
 
 /// Smallest block device for the peers: mkfs.xfs refuses less than 300 MiB.
 const LEAST_DEVICE_BYTES: u64 = 512 << 20;
@@ -75,13 +31,13 @@ impl Site {
         match subject.peer {
             Peer::Local => return self.local(subject, recorder),
             Peer::Terrace => return self.terrace(subject),
-            Peer::Device => return self.raw(subject),
+            Peer::Device | Peer::Raw => return self.raw(subject),
             Peer::Given => return self.given(subject),
             _ => {}
         }
         let root = self.scratch.mount_point(&subject.file_name())?;
         let place = Place::Directory(root.clone());
-        let mut mounted = Mounted { status_of: None, place, served: None, held: Vec::new(), _device: None };
+        let mut mounted = Mounted::at(place);
         match subject.peer {
             Peer::Tmpfs => {
                 let size = format!("size={}", subject.device_bytes);
@@ -115,7 +71,8 @@ impl Site {
         let device = self.device(&subject.file_name(), subject.device_bytes.max(LEAST_DEVICE_BYTES))?;
         let (name, held) = self.loop_over(&device.path, true)?;
         mounted.held.push(held);
-        mounted._device = Some(device);
+        mounted.counted.push(of_block_device(&name));
+        mounted.devices.push(device);
         Ok(name)
     }
 
@@ -131,7 +88,10 @@ impl Site {
         let whole_bytes = subject.device_bytes.max(LEAST_DEVICE_BYTES);
         let (kind, device, options) = match subject.peer {
             Peer::Ext4Dj => {
-                let journal = self.fast_loop(mounted, subject, journal_bytes)?;
+                let journal = match subject.tuning.journal {
+                    Some(own) => self.journal_device(mounted, subject, own)?,
+                    None => self.fast_loop(mounted, subject, journal_bytes)?,
+                };
                 run("mke2fs", ["-q", "-F", "-O", "journal_dev", "-b", "4096", &journal])?;
                 let device = self.slow_loop(mounted, subject)?;
                 let journal = format!("device={journal}");
@@ -146,16 +106,20 @@ impl Site {
                 run("mkfs.xfs", ["-q", "-f", "-l", &place, &device])?;
                 ("xfs", device, format!("logdev={log}"))
             }
-            Peer::Ext4 | Peer::Ext4Pm => {
+            Peer::Ext4 | Peer::Ext4Journal | Peer::Ext4Pm => {
                 let device = match subject.peer {
-                    Peer::Ext4 => self.slow_loop(mounted, subject)?,
-                    _ => self.fast_loop(mounted, subject, whole_bytes)?,
+                    Peer::Ext4Pm => self.fast_loop(mounted, subject, whole_bytes)?,
+                    _ => self.slow_loop(mounted, subject)?,
                 };
                 run("mkfs.ext4", ["-q", "-F", "-b", "4096", LAZY[0], LAZY[1], &device])?;
-                ("ext4", device, "defaults".to_string())
+                let data = if subject.peer == Peer::Ext4Journal { "data=journal" } else { "defaults" };
+                ("ext4", device, data.to_string())
             }
-            Peer::XfsPm => {
-                let device = self.fast_loop(mounted, subject, whole_bytes)?;
+            Peer::XfsPm | Peer::Xfs => {
+                let device = match subject.peer {
+                    Peer::Xfs => self.slow_loop(mounted, subject)?,
+                    _ => self.fast_loop(mounted, subject, whole_bytes)?,
+                };
                 run("mkfs.xfs", ["-q", "-f", &device])?;
                 ("xfs", device, "defaults".to_string())
             }
@@ -191,9 +155,13 @@ impl Site {
     }
 
     fn raw(&self, subject: &Subject) -> Outcome<Mounted> {
-        let device = self.device(&subject.file_name(), subject.device_bytes)?;
-        let place = Place::Raw(Arc::new(RawTarget::new(FileDevice::open(&device.path, true, false)?)));
-        Ok(Mounted { status_of: None, place, served: None, held: Vec::new(), _device: Some(device) })
+        let mut mounted = Mounted::at(Place::Directory(PathBuf::new()));
+        let journal =
+            subject.tuning.journal.unwrap_or(Journal { place: JournalPlace::File, ..Journal::default() });
+        let (name, class) = (subject.file_name(), self.journal_class(journal));
+        let path = self.place(&mut mounted, (&name, subject.device_bytes), &class, journal.place)?;
+        mounted.place = Place::Raw(Arc::new(RawTarget::new(FileDevice::open(&path, true, false)?)));
+        Ok(mounted)
     }
 
     /// A new directory inside the given directory.
@@ -203,45 +171,51 @@ impl Site {
         let root = root.join(format!("terrace-bench-{}", std::process::id()));
         let _step = self.teardown.step();
         std::fs::create_dir(&root).map_err(|error| format!("{}: {error}", root.display()))?;
-        let held = vec![self.teardown.hold(Resource::Directory(root.clone()))?];
-        let place = Place::Directory(root);
-        Ok(Mounted { status_of: None, place, served: None, held, _device: None })
+        let held = self.teardown.hold(Resource::Directory(root.clone()))?;
+        let mut mounted = Mounted::at(Place::Directory(root));
+        mounted.held.push(held);
+        Ok(mounted)
     }
 
-    /// PM file and device of a new pool; dropping `Held` deletes the PM file.
-    fn pool(&self, subject: &Subject) -> Outcome<(PathBuf, Device, Held)> {
+    /// A new pool, whose files belong to `mounted`. Gives the paths of tier 0 and of tier 1.
+    fn pool(&self, mounted: &mut Mounted, subject: &Subject) -> Outcome<(PathBuf, PathBuf)> {
+        if let Some(journal) = subject.tuning.journal {
+            return self.journaled_pool(mounted, subject, journal);
+        }
         let device = self.device(&subject.file_name(), subject.device_bytes.max(subject.pm_bytes))?;
         let pm = self.scratch.memory.join(format!("{}.pm", subject.file_name()));
-        let held = self.teardown.hold(Resource::File(pm.clone()))?;
+        mounted.held.push(self.teardown.hold(Resource::File(pm.clone()))?);
         let size = subject.pm_bytes.to_string();
         let words = ["mkfs", "--pm-size", &size, "--force", "--tier"].map(OsStr::new);
         let rest = [device.path.as_os_str(), OsStr::new("--pm"), pm.as_os_str()];
         let map = subject.tuning.map.iter().flat_map(|map| ["--map", map]).map(OsStr::new);
         run(&self.terrace, words.into_iter().chain(rest).chain(map))?;
-        Ok((pm, device, held))
+        let tier = device.path.clone();
+        mounted.devices.push(device);
+        Ok((pm, tier))
     }
 
     fn terrace(&self, subject: &Subject) -> Outcome<Mounted> {
         let root = self.scratch.mount_point(&subject.file_name())?;
-        let (pm, device, held) = self.pool(subject)?;
+        let mut mounted = Mounted::at(Place::Directory(root.clone()));
+        let (pm, _) = self.pool(&mut mounted, subject)?;
         let mut command = self.child(&self.terrace);
         command.args(["mount", "--foreground", "-o", &subject.tuning.words()]).arg(&pm).arg(&root);
-        let served = self.serve(command, &root)?;
-        Ok(Mounted {
-            status_of: Some(root.clone()),
-            place: Place::Directory(root),
-            served: Some(served),
-            held: vec![held],
-            _device: Some(device),
-        })
+        mounted.served = Some(self.serve(command, &root)?);
+        mounted.status_of = Some(root);
+        Ok(mounted)
     }
 
     fn local(&self, subject: &Subject, recorder: Option<Arc<Recorder>>) -> Outcome<Mounted> {
         let options = subject.tuning.options()?;
-        let (path, device, held) = self.pool(subject)?;
-        let pm = Arc::new(RamPm::open(&path, false)?);
+        let mut mounted = Mounted::at(Place::Directory(PathBuf::new()));
+        let (path, tier) = self.pool(&mut mounted, subject)?;
+        let pm: Arc<dyn PmMedium> = match subject.tuning.journal {
+            Some(_) => journal::open(&path)?,
+            None => Arc::new(RamPm::open(&path, false)?),
+        };
         pm.prepare(terrace_format::PmOffset(0), pm.size());
-        let block = FileDevice::open(&device.path, true, false)?;
+        let block = FileDevice::open(&tier, true, false)?;
         let (superblock, _) = terrace_engine::read_superblock(&*pm, true)?;
         let pm: Arc<dyn PmMedium> = match &subject.tuning.emulate_pm {
             Some(speed) => {
@@ -254,34 +228,10 @@ impl Site {
         let fs = Engine::mount(media, superblock, options, self.scratch.clock.clone())?;
         let background = Some(fs.start_background()?);
         let target = Arc::new(LocalTarget::new(fs.clone(), recorder));
-        Ok(Mounted {
-            status_of: None,
-            place: Place::Local { target, fs, background },
-            served: None,
-            held: vec![held],
-            _device: Some(device),
-        })
+        mounted.place = Place::Local { target, fs, background };
+        Ok(mounted)
     }
 }
 
 /// mkfs writes all inode tables and the journal, so the mount does not do it later in the background.
 const LAZY: [&str; 2] = ["-E", "lazy_itable_init=0,lazy_journal_init=0"];
-
-impl Mounted {
-    /// The process that serves the mount.
-    pub fn process(&self) -> Option<u32> {
-        self.served.as_ref().and_then(Served::process)
-    }
-
-    /// Takes the subject down and gives the errors: an error of unmount may be the error of a write.
-    pub fn finish(mut self, site: &Site) -> Outcome<()> {
-        if let Place::Local { fs, background, .. } = &mut self.place {
-            drop(background.take());
-            fs.unmount()?;
-        }
-        match self.served.take() {
-            Some(served) => served.stop(&site.scratch),
-            None => Ok(()),
-        }
-    }
-}

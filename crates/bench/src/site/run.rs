@@ -1,7 +1,7 @@
 //! Running a load or a program on a subject: in this process, or in a child that the memory cgroup confines.
 
 use super::Site;
-use super::peer::{Mounted, Place};
+use super::mounted::{Mounted, Place};
 use super::teardown::{Held, Resource};
 use crate::failure::Outcome;
 use crate::failure::say;

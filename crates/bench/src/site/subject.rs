@@ -6,6 +6,8 @@
 //! | `terrace` | Terrace through FUSE | TPFS-n, Ziggurat-n, AC-BPFS |
 //! | `local` | Terrace in this process, without a kernel | – |
 //! | `ext4` | ext4, data=ordered, on the device | ext4 |
+//! | `ext4-journal` | ext4, data=journal, journal on the device | – |
+//! | `xfs` | XFS on the device | – |
 //! | `ext4-dj` | ext4, data=journal, journal on a PM loop device | EXT4-DJ |
 //! | `xfs-ml` | XFS, log on a PM loop device | XFS-ML |
 //! | `ext4-pm`, `xfs-pm` | wholly on a PM loop device; with a page cache, which the originals lack | EXT4-DAX, XFS-DAX, NOVA |
@@ -14,6 +16,7 @@
 //! | `null` | FUSE server that answers for one file: floor of the FUSE path | – |
 //! | `mergerfs` | files on a PM loop device first, then on the device | – |
 //! | `device` | the device itself, without a file system | – |
+//! | `raw` | durable writes with O_DIRECT and RWF_DSYNC to a file of the disk | – |
 //! | `given` | a directory that exists (`terrace bench run`) | – |
 
 use crate::failure::Outcome;
@@ -32,6 +35,10 @@ pub enum Peer {
     Local,
     /// ext4 on the device.
     Ext4,
+    /// ext4 on the device, with a journal of all data there.
+    Ext4Journal,
+    /// XFS on the device.
+    Xfs,
     /// ext4 on the device, with a journal of all data in PM.
     Ext4Dj,
     /// XFS on the device, with its log in PM.
@@ -50,15 +57,19 @@ pub enum Peer {
     Mergerfs,
     /// The device without a file system.
     Device,
+    /// Durable writes to the device or file, without a file system.
+    Raw,
     /// A directory that exists.
     Given,
 }
 
 impl Peer {
-    pub(crate) const ALL: [(Peer, &'static str); 13] = [
+    pub(crate) const ALL: [(Peer, &'static str); 16] = [
         (Peer::Terrace, "terrace"),
         (Peer::Local, "local"),
         (Peer::Ext4, "ext4"),
+        (Peer::Ext4Journal, "ext4-journal"),
+        (Peer::Xfs, "xfs"),
         (Peer::Ext4Dj, "ext4-dj"),
         (Peer::XfsMl, "xfs-ml"),
         (Peer::Ext4Pm, "ext4-pm"),
@@ -68,6 +79,7 @@ impl Peer {
         (Peer::Null, "null"),
         (Peer::Mergerfs, "mergerfs"),
         (Peer::Device, "device"),
+        (Peer::Raw, "raw"),
         (Peer::Given, "given"),
     ];
 
@@ -123,6 +135,33 @@ pub struct Tuning {
     /// `atomic` or `ordered`, as the mount option `data` has it. Through FUSE only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data: Option<&'static str>,
+    /// Tier 0 has a journal on the disk in place of PM. `raw` has a file of this kind.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub journal: Option<Journal>,
+}
+
+/// The journal of a tier 0 in DRAM.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Journal {
+    /// Bytes of the log; without a number twice the memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log_bytes: Option<u64>,
+    /// The class of the disk of the journal; without a name the class of the other devices.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub class: Option<&'static str>,
+    /// The kind of file below the journal.
+    pub place: JournalPlace,
+}
+
+/// The kind of file below a journal.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum JournalPlace {
+    /// A loop device over a file, as peers have. Further tiers of the pool have loop devices too.
+    #[default]
+    Loop,
+    /// The file itself.
+    File,
 }
 
 impl Tuning {

@@ -4,6 +4,7 @@ use super::anticache::{self, NameOperation};
 use super::burst::{self, Arrivals};
 use super::personality::{self, Order, Personality};
 use super::random;
+use super::synced::{self, SyncedFlow};
 use super::target::FileTarget;
 use super::worker::{Measure, Sync, Tally, Worker};
 use super::{bulk, cold};
@@ -103,6 +104,13 @@ pub enum Kind {
         /// Write, or read.
         write: bool,
     },
+    /// Operations that end with a sync.
+    Synced {
+        /// The operations.
+        flow: SyncedFlow,
+        /// Threads for which there are files.
+        files: u64,
+    },
     /// A recorded trace, once.
     Trace {
         /// The trace file.
@@ -173,6 +181,7 @@ impl Load {
             Kind::Commits { cold_bytes, .. } => cold::populate_scan(target, *cold_bytes)?,
             Kind::Small { append, cold } => cold::populate_small(target, *append, *cold)?,
             Kind::Whole { bytes, .. } => cold::populate_whole(target, *bytes)?,
+            Kind::Synced { flow, files } => synced::populate(flow, *files, target)?,
             Kind::Trace { .. } => {}
         }
         target.settle()
@@ -226,6 +235,7 @@ impl Load {
             Kind::Commits { cold_bytes, scan } => cold::commits(*cold_bytes, *scan, target, worker, tally),
             Kind::Small { append, cold } => cold::small(*append, *cold, self.seed, target, tally),
             Kind::Whole { bytes, write } => cold::whole(*bytes, *write, target, worker, tally),
+            Kind::Synced { flow, .. } => synced::run(flow, target, worker, seed, tally),
             Kind::Trace { path } => {
                 let events = trace::read(path)?;
                 tally.turn(|tally| {

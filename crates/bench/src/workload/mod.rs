@@ -17,5 +17,6 @@ pub mod programs;
 pub(crate) mod random;
 pub(crate) mod raw;
 pub mod sizes;
+pub mod synced;
 pub mod target;
 pub mod worker;

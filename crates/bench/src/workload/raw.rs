@@ -2,7 +2,8 @@
 //! only the file of [`super::cold::whole`], from the first block on.
 
 use super::target::{FileTarget, OpenedFile};
-use std::io;
+use rustix::io::{ReadWriteFlags, pwritev2};
+use std::io::{self, IoSlice};
 use std::sync::Arc;
 use terrace_format::{BLOCK_SIZE, DeviceBlock};
 use terrace_media::BlockMedium;
@@ -62,6 +63,18 @@ impl FileTarget for RawTarget {
     }
 }
 
+fn write_through(device: &FileDevice, bytes: &[u8], offset: u64) -> io::Result<()> {
+    let mut done = 0;
+    while done < bytes.len() {
+        let rest = [IoSlice::new(&bytes[done..])];
+        match pwritev2(device.file(), &rest, offset + done as u64, ReadWriteFlags::DSYNC)? {
+            0 => return Err(io::ErrorKind::WriteZero.into()),
+            written => done += written,
+        }
+    }
+    Ok(())
+}
+
 struct RawFile {
     device: Arc<FileDevice>,
     size: Arc<Mutex<u64>>,
@@ -92,13 +105,18 @@ impl OpenedFile for RawFile {
         }
         Ok(into.len())
     }
-    fn write_at(&mut self, bytes: &[u8], offset: u64, _: bool) -> io::Result<()> {
+    /// A durable write is one call with RWF_DSYNC, whatever the medium would choose.
+    fn write_at(&mut self, bytes: &[u8], offset: u64, sync: bool) -> io::Result<()> {
         let device = self.device.clone();
         let (first, blocks) = self.range(bytes.len(), offset)?;
         for (from, to) in bytes.chunks_exact(BLOCK_SIZE as usize).zip(blocks.iter_mut()) {
             to.0.copy_from_slice(from);
         }
-        device.write(first, blocks).map_err(io::Error::other)?;
+        if sync {
+            write_through(&device, terrace_media::block::bytes_of(blocks), offset)?;
+        } else {
+            device.write(first, blocks).map_err(io::Error::other)?;
+        }
         let mut size = self.size.lock();
         *size = (*size).max(offset + bytes.len() as u64);
         Ok(())

@@ -1,5 +1,6 @@
 //! A thread of a load: its number, its counters and bounds, and the measure that the counters give.
 
+use crate::site::block_counts::BlockCounts;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -49,6 +50,9 @@ pub struct Measure {
     /// Bytes dropped from PM without a write.
     #[serde(default)]
     pub clean_evicted_bytes: u64,
+    /// Requests that the block devices of the subject got.
+    #[serde(default)]
+    pub blocks: BlockCounts,
     /// Time from the begin of the run to the end of the measured work.
     pub elapsed_ns: u64,
     /// Latency of an operation (of a personality: of a turn of its loop), over all threads.
@@ -197,6 +201,7 @@ impl Tally {
             device_written_bytes: 0,
             demoted_bytes: 0,
             clean_evicted_bytes: 0,
+            blocks: BlockCounts::default(),
             elapsed_ns: self.end_ns.unwrap_or(end_ns).saturating_sub(begin_ns).max(1),
             latency_median_ns: self.latency.value_at_quantile(0.5),
             latency_p99_ns: self.latency.value_at_quantile(0.99),

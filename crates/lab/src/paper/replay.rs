@@ -5,7 +5,7 @@ use terrace_bench::comparison::options::Options;
 use terrace_bench::comparison::scale;
 use terrace_bench::failure::{Outcome, say};
 use terrace_bench::site::Site;
-use terrace_bench::site::peer::Place;
+use terrace_bench::site::mounted::Place;
 use terrace_bench::site::subject::{Peer, Tuning};
 
 /// Replays a trace in process, on a pool with PM for a sixteenth of `--dataset`.

@@ -2,10 +2,10 @@
 
 use super::*;
 use std::collections::BTreeSet;
-use terrace_bench::comparison::plan::{Cell, Must, Work};
+use terrace_bench::comparison::plan::{Cell, Must, Plan, Scale, Work};
 
 /// The rows that must exist. A row may state that it is not built, but may not be absent.
-const WANTED: [&str; 66] = [
+const WANTED: [&str; 73] = [
     "hashfs-8",
     "hashfs-12",
     "maps-hot",
@@ -72,6 +72,13 @@ const WANTED: [&str; 66] = [
     "demoted-read",
     "dram-reads",
     "rich",
+    "journal-fsync-in-process",
+    "journal-fsync",
+    "journal-flushes",
+    "journal-programs",
+    "journal-tail",
+    "journal-burst",
+    "journal-written",
 ];
 
 #[test]
@@ -109,7 +116,11 @@ fn plans_are_consistent() {
             let also = plan.also.iter().map(|(words, _)| format!("{} {words}", cell.series));
             also.chain([cell.series.clone()]).collect()
         };
-        let series: BTreeSet<String> = plan.cells.iter().flat_map(further).collect();
+        let mut series: BTreeSet<String> = plan.cells.iter().flat_map(further).collect();
+        for sum in &plan.sums {
+            assert!(sum.of.iter().all(|(_, name)| series.contains(name)), "{id}: sum {}", sum.series);
+            series.insert(sum.series.clone());
+        }
         for claim in &plan.claims {
             assert!(!claim.theirs.is_empty() || !matches!(claim.must, Must::MoreByAtMost(_)), "{id}");
             for name in [&claim.ours, &claim.theirs].into_iter().filter(|name| !name.is_empty()) {
@@ -158,8 +169,17 @@ fn rows_fit_the_machine() {
 /// no trend.
 #[test]
 fn rows_about_an_axis_compare_its_places() {
-    const ALONG: [&str; 8] =
-        ["tpfs-8", "zig-4r", "tpfs-9", "zig-4w", "tpfs-10", "tpfs-17", "acbpfs-5", "acbpfs-6"];
+    const ALONG: [&str; 9] = [
+        "tpfs-8",
+        "zig-4r",
+        "tpfs-9",
+        "zig-4w",
+        "tpfs-10",
+        "tpfs-17",
+        "acbpfs-5",
+        "acbpfs-6",
+        "journal-fsync-in-process",
+    ];
     for (id, plan) in plans(false) {
         let along = plan.claims.iter().any(|claim| claim.from.is_some());
         assert_eq!(along, ALONG.contains(&id) || id == "zig-10", "{id}");

@@ -4,6 +4,7 @@ pub(crate) mod anticache;
 pub(crate) mod databases;
 pub(crate) mod filebench;
 pub(crate) mod hinfs;
+pub(crate) mod journal;
 pub(crate) mod maps;
 pub(crate) mod predict;
 pub(crate) mod predictor_cost;

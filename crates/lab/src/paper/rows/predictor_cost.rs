@@ -13,10 +13,12 @@
 
 use serde::Serialize;
 use std::fmt::Write as _;
+use terrace_bench::comparison::options::Options;
 use terrace_bench::comparison::plan::Scale;
-use terrace_bench::failure::Outcome;
+use terrace_bench::comparison::{Row, pin, scale};
+use terrace_bench::failure::{Outcome, say};
 use terrace_bench::site::Site;
-use terrace_bench::site::peer::{Mounted, Place};
+use terrace_bench::site::mounted::{Mounted, Place};
 use terrace_bench::site::run::Act;
 use terrace_bench::site::subject::{Peer, Tuning};
 use terrace_bench::stats::Difference;
@@ -213,6 +215,30 @@ impl Cost {
         );
         text
     }
+}
+
+/// Row predictor-cost, which has no plan.
+pub(crate) fn measured(row: &Row, options: &Options) -> Outcome<()> {
+    let device_cores = pin(options)?;
+    let mut site = Site::new(&options.site, 0, None)?;
+    site.device_cores = device_cores;
+    eprintln!("row {}: {}", row.id, row.sentence);
+    let found = run(&site, &scale(options), options.rounds)?;
+    std::fs::create_dir_all(&options.output.directory)?;
+    let path = options.output.directory.join(format!("{}.json", row.id));
+    let json = serde_json::json!({
+        "output_version": 1,
+        "row": row.id,
+        "quick": options.quick,
+        "one_core": options.one_core,
+        "machine": terrace_bench::machine::describe(),
+        "dataset_bytes": scale(options).dataset_bytes,
+        "found": found,
+    });
+    std::fs::write(&path, serde_json::to_string_pretty(&json)? + "\n")?;
+    say(if options.output.json { json.to_string() } else { found.table(options.quick) })?;
+    eprintln!("  {} written", path.display());
+    Ok(())
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ use terrace_bench::failure::Outcome;
 use terrace_bench::failure::say;
 use terrace_bench::site::Site;
 use terrace_bench::site::class::Class;
-use terrace_bench::site::peer::Place;
+use terrace_bench::site::mounted::Place;
 use terrace_bench::site::subject::{Peer, Subject, Tuning};
 use terrace_bench::stats::median;
 use terrace_bench::workload::load::{Kind, Load};

@@ -11,7 +11,7 @@ use terrace_bench::comparison::options::Options;
 use terrace_bench::comparison::plan::{Metric, Must};
 use terrace_bench::failure::Outcome;
 use terrace_bench::site::Site;
-use terrace_bench::site::peer::Mounted;
+use terrace_bench::site::mounted::Mounted;
 use terrace_bench::site::run::Act;
 use terrace_bench::site::subject::{Peer, Subject, Tuning};
 use terrace_bench::workload::load::{Kind, Load};

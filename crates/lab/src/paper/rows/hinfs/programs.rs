@@ -11,7 +11,7 @@ use terrace_bench::comparison::options::Options;
 use terrace_bench::comparison::plan::{Metric, Must};
 use terrace_bench::failure::Outcome;
 use terrace_bench::site::Site;
-use terrace_bench::site::peer::Place;
+use terrace_bench::site::mounted::Place;
 use terrace_bench::site::programs::Program;
 use terrace_bench::workload::directory::Directory;
 use terrace_bench::workload::target::FileTarget;
