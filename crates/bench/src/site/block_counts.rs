@@ -1,6 +1,6 @@
 //! Requests that block devices got, by the kernel's counters (Documentation/block/stat.rst).
 //!
-//! A loop device belongs to one subject, so nobody else adds to its counters. The disk of the machine has other users.
+//! A loop device belongs to a single subject, so no other program adds to its counters. The disk of the machine has other users.
 
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};

@@ -20,8 +20,15 @@ use std::sync::Arc;
 pub struct Device {
     pub path: PathBuf,
     // In this order: the server before its backing file.
-    _server: Option<Served>,
+    server: Option<Served>,
     _file: Held,
+}
+
+impl Device {
+    /// The process that emulates the device.
+    pub fn process(&self) -> Option<u32> {
+        self.server.as_ref().and_then(Served::process)
+    }
 }
 
 /// A server in a process of its own, and its mount; killed and unmounted when dropped.
@@ -81,7 +88,7 @@ impl Site {
             false => self.allocated(&backing, bytes)?,
         };
         let Class::Emulated(class) = class else {
-            return Ok(Device { path: backing, _server: None, _file: file });
+            return Ok(Device { path: backing, server: None, _file: file });
         };
         let mount = self.scratch.mount_point(&format!("{name}-device"))?;
         let mut command = self.child(&self.terrace);
@@ -97,7 +104,7 @@ impl Site {
         if let (Some(cores), Some(process)) = (&self.device_cores, &server.server) {
             affinity::pin_process(process.pid(), cores)?;
         }
-        Ok(Device { path: mount.join("device"), _server: Some(server), _file: file })
+        Ok(Device { path: mount.join("device"), server: Some(server), _file: file })
     }
 
     /// A fully allocated file.

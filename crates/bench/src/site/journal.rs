@@ -87,7 +87,8 @@ impl Site {
         let path =
             self.place(mounted, (&name("-journal"), bytes), &self.journal_class(journal), journal.place)?;
         let bytes = subject.device_bytes.max(memory);
-        let tier = self.place(mounted, (&name(""), bytes), &self.class, journal.place)?;
+        let class = journal.tier_class.map_or_else(|| self.class.clone(), Class::parse);
+        let tier = self.place(mounted, (&name(""), bytes), &class, journal.place)?;
         let mut words = path.clone().into_os_string();
         words.push(format!(",memory={memory},log={log}"));
         let mut args: Vec<OsString> = ["mkfs", "--force", "--tier"].map(OsString::from).into();

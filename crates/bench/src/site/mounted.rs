@@ -1,4 +1,4 @@
-//! A subject that is set up: its files, and what has to be taken down.
+//! A subject after its setup: the files, mounts, servers and devices, taken down in reverse order.
 
 use super::Site;
 use super::block_counts::BlockCounts;
@@ -68,6 +68,11 @@ impl Mounted {
     /// Requests that the block devices of the subject got so far.
     pub fn block_counts(&self) -> BlockCounts {
         BlockCounts::of(&self.counted)
+    }
+
+    /// The processes that serve emulated devices of the subject.
+    pub fn device_processes(&self) -> impl Iterator<Item = u32> {
+        self.devices.iter().filter_map(Device::process)
     }
 
     /// The process that serves the mount.

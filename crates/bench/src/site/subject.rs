@@ -149,6 +149,9 @@ pub struct Journal {
     /// The class of the disk of the journal; without a name the class of the other devices.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub class: Option<&'static str>,
+    /// The class of tier 1; without a name the class of the site.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tier_class: Option<&'static str>,
     /// The kind of file below the journal.
     pub place: JournalPlace,
 }

@@ -12,7 +12,7 @@ use std::io;
 pub enum SyncedFlow {
     /// A file is created, gets 4 KiB, is synced and removed. Each thread has a directory.
     CreateAndRemove,
-    /// O_DSYNC writes of `io_bytes`, one behind the other, over `file_bytes` again and again. Threads share them.
+    /// O_DSYNC writes of `io_bytes` in ascending order over `file_bytes`, repeated. Threads share the range.
     Sequential {
         /// Bytes of a write.
         io_bytes: u64,
@@ -20,7 +20,7 @@ pub enum SyncedFlow {
         file_bytes: u64,
     },
     /// Overwrites of 4 KiB with fsync at random places of a file of `file_bytes` for each thread. With `streams` the last thread
-    /// writes a file of as many bytes instead, by 1 MiB without a sync, again and again, and counts as scanning.
+    /// instead writes a file of the same size by 1 MiB without a sync, repeatedly, and counts as scanning.
     Overwrite {
         /// Size of a file.
         file_bytes: u64,
@@ -63,7 +63,7 @@ pub(crate) fn populate(flow: &SyncedFlow, threads: u64, target: &dyn FileTarget)
     }
 }
 
-/// Runs a flow until the tally ends it.
+/// Runs a flow until the tally ends.
 pub(crate) fn run(
     flow: &SyncedFlow,
     target: &dyn FileTarget,
@@ -145,7 +145,7 @@ fn overwrite(
     Ok(())
 }
 
-/// Writes without a sync until the other threads are at their bounds. One pass, if these are bounds of operations.
+/// Writes without a sync until the tally ends; a single pass if the bound is a number of operations.
 fn stream(file_bytes: u64, target: &dyn FileTarget, worker: Worker, tally: &mut Tally) -> io::Result<()> {
     let content = vec![0x33; PIECE_BYTES];
     let mut file = target.open(&name(worker.index), false)?;

@@ -48,7 +48,7 @@ const fn entry(
 }
 
 #[rustfmt::skip]
-pub(super) const ENTRIES: [Entry; 20] = [
+pub(super) const ENTRIES: [Entry; 31] = [
     entry("varmail-sata", "varmail, PM 3 %, SATA: ≥ 3.9 × EXT4-DJ and XFS-ML", "tpfs-13",
         &["--class", "sata", "--dataset", "1G", "--peers", "terrace,local,ext4-dj,xfs-ml"])
         .only(&["a little PM: published"]),
@@ -79,6 +79,19 @@ pub(super) const ENTRIES: [Entry; 20] = [
     entry("rocksdb-nvme", "the same on NVMe", "tpfs-15",
         &["--class", "nvme", "--device-memory", "--peers", "terrace,ext4-dj,xfs-ml"]).only(ROCKSDB),
     entry("regret", "predictive: ≥ 0.8 of the offline optimum on average, each predictor worth its place", "regret", &[]),
+    entry("journal-in-process", "journal, in process: fsync ≤ 1.1 durable writes, 16 threads ≥ 6 × 1, unsynced ≤ 0.35 µs above memory",
+        "journal-fsync-in-process", &[]),
+    entry("journal-fsync", "journal, through the mount: fsync ≤ 1.15 (durable write + round trip); × ext4 ≥ 1.0, 1.5, 1.3, 2.0",
+        "journal-fsync", &[]),
+    entry("journal-flushes", "flushes for each fsync: 1 with 1 thread, ≤ 0.25 with 16", "journal-flushes", &[]),
+    entry("journal-programs", "varmail, SQLite, RocksDB, pgbench × ext4 and XFS: ≥ 1.8, 1.3; 1.5, 1.0; 1.2; 1.0", "journal-programs", &[]),
+    entry("journal-tail", "fsync p99 beside a writer that streams: ≤ 5 × alone", "journal-tail", &[]),
+    entry("journal-burst", "burst of 4 × tier 0 over a disk: p99.9, longest ≤ 1.5 × memory + 4 durable writes, no ENOSPC", "journal-burst", &[]),
+    entry("journal-written", "written for each byte synced: ≤ 2.5 with 1 thread, ≤ 1.5 with 16", "journal-written", &[]),
+    entry("journal-mount", "mount after a loss of power: ≤ 1.3 × the read + 200 ms", "journal-mount", &["--dataset", "8G"]),
+    entry("journal-stalled", "a stalled tier 1, a stalled journal: ≤ 1.05 × unstalled", "journal-stalled", &[]),
+    entry("journal-ssd", "journal on an SSD before a disk: ≥ 1.3 × ext4 data=journal", "journal-ssd", &[]),
+    entry("journal-flush-time", "a flush takes 1 ms: ≥ 1.0 × ext4 each", "journal-flush-time", &[]),
 ];
 
 const OPTANE_FUSE: &[&str] =

@@ -38,7 +38,7 @@ const fn row(
 
 /// All rows, in the order of docs/evaluation.md.
 #[rustfmt::skip]
-pub(super) const ROWS: [PaperRow; 73] = [
+pub(super) const ROWS: [PaperRow; 77] = [
     row("hashfs-5", "Look-ups and insertions of one block of a file of 1 GiB by each file map, hot and cold",
         "cold reads: global maps up to 15 times faster; HashFS inserts 14 to 20 times faster than all others; hot sequential reads alike",
         "cold look-ups in lines and rounds: hashfs-linear 1.3 and 1.1, cuckoo 2 and 1, radix 3 and 3, extent more; hot sequential reads within 2 times; HashFS inserts write a line fewer and read fewest",
@@ -234,4 +234,12 @@ pub(super) const ROWS: [PaperRow; 73] = [
         "p99.9 and longest at most 1.5 times those in memory and four durable writes; no ENOSPC", Built::Plan(journal::tail::burst)),
     row("journal-written", "Bytes written to the disk for each byte synced", NOBODY,
         "4 KiB at random places: at most 2.5 with 1 thread and 1.5 with 16; varmail is shown", Built::Plan(journal::fsync::written)),
+    row("journal-mount", "Mount of a journal after a loss of power, three quarters of the log in use, and after an orderly end", NOBODY,
+        "at most 1.3 times a read of image and log and 200 ms; after an orderly end, of the image alone", Built::Own(journal::mounting::mount)),
+    row("journal-stalled", "fsync while tier 1 answers nothing, reads of tier 0 while the journal's device answers nothing", NOBODY,
+        "both at most 1.05 times as long as without the stall", Built::Own(journal::stalled::stalled)),
+    row("journal-ssd", "Journal on an emulated SSD before an emulated disk: appends, varmail, SQLite", NOBODY,
+        "at least 1.3 times ext4 data=journal with its journal on the same SSD", Built::Plan(journal::ssd::before_a_disk)),
+    row("journal-flush-time", "The operations of journal-fsync on an emulated SSD whose flush takes 1 ms", NOBODY,
+        "each at least as fast as ext4", Built::Plan(journal::ssd::slow_flushes)),
 ];

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use terrace_bench::comparison::plan::{Cell, Must, Plan, Scale, Work};
 
 /// The rows that must exist. A row may state that it is not built, but may not be absent.
-const WANTED: [&str; 73] = [
+const WANTED: [&str; 77] = [
     "hashfs-8",
     "hashfs-12",
     "maps-hot",
@@ -79,6 +79,10 @@ const WANTED: [&str; 73] = [
     "journal-tail",
     "journal-burst",
     "journal-written",
+    "journal-mount",
+    "journal-stalled",
+    "journal-ssd",
+    "journal-flush-time",
 ];
 
 #[test]

@@ -150,7 +150,7 @@ pub(crate) fn through_fuse(scale: &Scale) -> Plan {
 }
 
 /// The operations of row journal-fsync.
-fn operations(scale: &Scale) -> [((f64, &'static str), Load); 4] {
+pub(super) fn operations(scale: &Scale) -> [((f64, &'static str), Load); 4] {
     [
         (ONE, overwrites(scale, 1, Sync::Fsync)),
         (SIXTEEN, overwrites(scale, 16, Sync::Fsync)),
@@ -193,7 +193,7 @@ pub(crate) fn flushes(scale: &Scale) -> Plan {
 
 /// Row journal-written. The log is short, so that home rounds belong to each figure.
 pub(crate) fn written(scale: &Scale) -> Plan {
-    let scale = &small(scale, DATA_BYTES / 2);
+    let scale = &small(&Scale { limit_ns: scale.limit_ns * 3, ..*scale }, DATA_BYTES / 2);
     let peers = [Peer::Terrace, Peer::Local, Peer::Ext4, Peer::Ext4Journal];
     let mut plan = counted(scale, Metric::WrittenPerByte, &peers);
     plan.also = vec![("rate", Metric::OperationsPerS), ("requests", Metric::RequestsPerOperation)];
@@ -215,7 +215,7 @@ pub(crate) fn written(scale: &Scale) -> Plan {
         plan.limit("beside", beside, Must::Shown);
     }
     plan.notes.push(
-        "Bytes of the loop devices by the kernel's counters, home rounds included, divided by the bytes that the load wrote and \
+        "Each figure takes three times --seconds. Bytes of the loop devices by the kernel's counters, home rounds included, divided by the bytes that the load wrote and \
          synced. The log is as long as tier 0, so that a figure of some seconds has several home rounds."
             .into(),
     );

@@ -4,7 +4,10 @@
 //! requests of each loop device apart. Where a row compares with one durable write, Terrace and the write have the file itself.
 
 pub(crate) mod fsync;
+pub(crate) mod mounting;
 pub(crate) mod programs;
+pub(crate) mod ssd;
+pub(crate) mod stalled;
 pub(crate) mod tail;
 
 use terrace_bench::comparison::plan::{Metric, Plan, Scale};
