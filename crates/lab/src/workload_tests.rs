@@ -14,6 +14,7 @@ use terrace_bench::workload::directory::Directory;
 use terrace_bench::workload::load::{Kind, Load};
 use terrace_bench::workload::local::LocalTarget;
 use terrace_bench::workload::personality::{Order, Personality};
+use terrace_bench::workload::synced::SyncedFlow;
 use terrace_bench::workload::target::FileTarget;
 use terrace_bench::workload::worker::{Measure, Sync};
 use terrace_engine::{
@@ -89,6 +90,14 @@ fn loads() -> Vec<Load> {
     for write in [false, true] {
         all.push(load(Kind::Whole { bytes: (6 << 20) + 4096, write }, 1));
     }
+    for (flow, threads) in [
+        (SyncedFlow::CreateAndRemove, 2),
+        (SyncedFlow::Sequential { io_bytes: 8192, file_bytes: 64 << 10 }, 2),
+        (SyncedFlow::Overwrite { file_bytes: 64 << 10, streams: false }, 2),
+        (SyncedFlow::Overwrite { file_bytes: 64 << 10, streams: true }, 3),
+    ] {
+        all.push(load(Kind::Synced { flow, files: threads }, threads));
+    }
     all.push(load(Kind::AppendSync { bytes: 1000 }, 1));
     all.push(load(Kind::Bulk { file_bytes: (1 << 20) + 5000 }, 1));
     all.push(load(Kind::Hotness { files: 14, file_bytes: 8 << 10, hot: 6 }, 1));
@@ -139,8 +148,10 @@ fn loads_do_the_same_in_process_and_on_a_directory() {
     let here = run_all(Arc::new(LocalTarget::new(pool(scratch.path()), None)));
     let there = run_all(Arc::new(Directory::new(&root)));
     for ((load, a), b) in loads().iter().zip(&here).zip(&there) {
-        // The scanning thread counts no operations.
-        let scanning = u64::from(matches!(load.kind, Kind::Commits { scan: true, .. }));
+        // The scanning or streaming thread counts no operations.
+        let streams =
+            matches!(&load.kind, Kind::Synced { flow: SyncedFlow::Overwrite { streams: true, .. }, .. });
+        let scanning = u64::from(streams || matches!(load.kind, Kind::Commits { scan: true, .. }));
         assert!(a.operations >= 7 * (load.threads - scanning), "{load:?}: {a:?}");
         assert_eq!((a.bytes_scanned > 0, a.failed), (scanning > 0, 0), "{load:?}");
         let counts = |measure: &Measure| (measure.operations, measure.bytes_read, measure.bytes_written);

@@ -77,3 +77,24 @@ pub struct Missing {
     /// The reason.
     pub reason: String,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::Work;
+    use super::*;
+
+    #[test]
+    fn a_sum_has_a_sample_of_each_round_in_which_all_summands_have_samples() {
+        let figure = |samples: &[(usize, f64)]| {
+            let (series, at, work) = ("a".to_string(), "place".to_string(), Work::Together(Vec::new()));
+            let mut figure = Figure::new(&Cell { subject: 0, series, x: 0.0, at, work }, "", Metric::Seconds);
+            samples.iter().for_each(|(round, value)| figure.push(*round, *value, None));
+            figure
+        };
+        let (one, other) = (figure(&[(0, 2.0), (1, 4.0), (2, 6.0)]), figure(&[(0, 10.0), (2, 30.0)]));
+        let sum = one.sum("sum", &[(1.5, &one), (4.0, &other)]);
+        assert_eq!((sum.series.as_str(), sum.at.as_str(), sum.unit), ("sum", "place", "s"));
+        assert_eq!((sum.samples[0], sum.samples[2], sum.median), (43.0, 129.0, Some(86.0)));
+        assert!(sum.samples[1].is_nan());
+    }
+}

@@ -159,6 +159,23 @@ fn removing_a_peer_removes_its_cells() {
     }
 }
 
+#[test]
+fn pm_journal_gives_each_pool_a_journal_and_asks_for_its_disk() {
+    for (id, mut plan) in plans(false) {
+        if id.starts_with("journal-") {
+            continue;
+        }
+        let (memory, disk) = plan.needs();
+        plan.journal();
+        let pools = plan.subjects.iter().filter(|subject| subject.peer.is_terrace());
+        let logs: u64 = pools.clone().map(|subject| subject.pm_bytes * 3).sum();
+        assert!(pools.clone().all(|subject| subject.tuning.journal.is_some()), "{id}");
+        let peers = plan.subjects.iter().filter(|subject| !subject.peer.is_terrace());
+        assert!(peers.clone().all(|subject| subject.tuning.journal.is_none()), "{id}");
+        assert!(plan.needs().0 <= memory && plan.needs().1 >= disk + logs && plan.writes_whole, "{id}");
+    }
+}
+
 /// A row at the scale of docs/evaluation.md fits a machine with 24 GiB of memory and leaves 6 GiB free.
 #[test]
 fn rows_fit_the_machine() {

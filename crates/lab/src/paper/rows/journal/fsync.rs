@@ -1,6 +1,6 @@
 //! Rows journal-fsync-in-process, journal-fsync, journal-flushes and journal-written: single operations that end with a sync.
 
-use super::{MEMORY_SHARE, on, plan, small, subject};
+use super::{on, plan, small, subject};
 use terrace_bench::comparison::plan::{Metric, Must, Plan, Scale, Sum};
 use terrace_bench::site::subject::{JournalPlace, Peer, Tuning};
 use terrace_bench::workload::load::{Kind, Load};
@@ -191,17 +191,12 @@ pub(crate) fn flushes(scale: &Scale) -> Plan {
     plan
 }
 
-/// Row journal-written. The log is short, so that home rounds belong to each figure.
+/// Row journal-written.
 pub(crate) fn written(scale: &Scale) -> Plan {
     let scale = &small(&Scale { limit_ns: scale.limit_ns * 3, ..*scale }, DATA_BYTES / 2);
     let peers = [Peer::Terrace, Peer::Local, Peer::Ext4, Peer::Ext4Journal];
     let mut plan = counted(scale, Metric::WrittenPerByte, &peers);
     plan.also = vec![("rate", Metric::OperationsPerS), ("requests", Metric::RequestsPerOperation)];
-    for subject in plan.subjects.iter_mut() {
-        if let Some(journal) = &mut subject.tuning.journal {
-            journal.log_bytes = Some(scale.pm(MEMORY_SHARE));
-        }
-    }
     let varmail = scale.load(scale.personality(Personality::Varmail, false), 1);
     for (number, peer) in peers.iter().enumerate() {
         plan.cell(number, peer.name(), VARMAIL, varmail.clone());
@@ -215,8 +210,8 @@ pub(crate) fn written(scale: &Scale) -> Plan {
         plan.limit("beside", beside, Must::Shown);
     }
     plan.notes.push(
-        "Each figure takes three times --seconds. Bytes of the loop devices by the kernel's counters, home rounds included, divided by the bytes that the load wrote and \
-         synced. The log is as long as tier 0, so that a figure of some seconds has several home rounds."
+        "Each figure takes three times --seconds. Bytes of the loop devices by the kernel's counters, home rounds included, divided by \
+         the bytes that the load wrote and synced. Home rounds begin with a quarter of the log."
             .into(),
     );
     plan
