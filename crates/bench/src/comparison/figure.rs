@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sum_has_a_sample_of_each_round_in_which_all_summands_have_samples() {
+    fn a_sum_lacks_rounds_without_a_summand() {
         let figure = |samples: &[(usize, f64)]| {
             let (series, at, work) = ("a".to_string(), "place".to_string(), Work::Together(Vec::new()));
             let mut figure = Figure::new(&Cell { subject: 0, series, x: 0.0, at, work }, "", Metric::Seconds);

@@ -3,12 +3,11 @@
 use crate::failure::{BadValue, Outcome};
 use crate::process::terrace_program;
 use crate::site::SiteOptions;
-use crate::site::class::{self, Class};
+use crate::site::class::Class;
 use crate::site::subject::{Peer, pm_speed};
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use terrace_fuse::Transport;
-use terrace_media::speed::ClassedSpeed;
 
 /// The smallest data set that gives a meaningful figure.
 const LEAST_BYTES: u64 = 8 << 20;
@@ -137,17 +136,10 @@ fn dataset(text: &OsStr) -> Outcome<u64> {
 /// `host`, or a class that `terrace bench device` knows.
 fn class(text: &OsStr) -> Outcome<Class> {
     let class = Class::parse(&text.to_string_lossy());
-    if let Class::Emulated(name) = &class
-        && let (speed, flush_us) = class::parts(name)
-        && let Err(error) = ClassedSpeed::parse(speed).and(flush_us.map_or(Ok(0), microseconds))
-    {
+    if let Err(error) = class.check() {
         return bad(format!("--class: {}", error.replacen("; use ", "; use host, ", 1)));
     }
     Ok(class)
-}
-
-fn microseconds(text: &str) -> Result<u64, String> {
-    text.parse().map_err(|_| format!("'+{text}': microseconds of a flush"))
 }
 
 /// Bytes with K, M, G or T (base 1024).
@@ -385,7 +377,7 @@ mod tests {
     fn unknown_classes_and_zero_values_are_refused() {
         for (words, what) in [
             (["tpfs-9", "--class", "foo"], "'foo' is no device class; use host, ssd, "),
-            (["tpfs-9", "--class", "ssd+long"], "'+long': microseconds of a flush"),
+            (["tpfs-9", "--class", "ssd+long"], "'ssd+long': behind + the microseconds of a flush"),
             (["tpfs-9", "--dataset", "0"], "--dataset: must be more than 0"),
             (["tpfs-9", "--seconds", "0"], "--seconds: must be more than 0"),
             (["tpfs-9", "--seconds", "NaN"], "--seconds: must be more than 0"),

@@ -38,7 +38,8 @@ Usage: terrace bench paper ROW [OPTIONS]
   --again           run those again that have results
   --quick           tiny and short: shows that the row runs; its figures mean nothing
   --class CLASS     what the device below everyone behaves like: host (the disk of this machine, not
-                    emulated) or a class of `terrace bench device` (default: host, or what the row is about)
+                    emulated) or a class of `terrace bench device`, with +N if a flush takes N microseconds (default: host,
+                    or what the row is about)
   --device-memory   the file behind the device is in memory: for classes faster than the disk
   --emulate-pm SPEED  PM of Terrace with another speed: line or run, the models of docs/evaluation.md, or as the
                     mount option has it; what peers have of PM is not slowed

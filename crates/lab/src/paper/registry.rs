@@ -217,7 +217,7 @@ pub(super) const ROWS: [PaperRow; 77] = [
         Built::Plan(random::promoted)),
     row("rich", "The four personalities in process, PM for everything, predictive policy against static",
         "within 1 to 5 % of a PM-only file system", "at most 40 ns more per operation", Built::Plan(tiering::rich)),
-    row("journal-fsync-in-process", "4 KiB overwritten and synced in process, tier 0 in DRAM with a journal on the disk, beside one durable write",
+    row("journal-fsync-in-process", "4 KiB overwritten and synced in process, with a journal on the disk, beside one durable write",
         NOBODY, "at most 1.1 times a write of 8 KiB with RWF_DSYNC; 16 threads at least 6 times one; without a sync at most 0.35 µs above memory",
         Built::Plan(journal::fsync::in_process)),
     row("journal-fsync", "Overwrites, appends and short-lived files, each synced, through the mount, on the disk of this machine",
