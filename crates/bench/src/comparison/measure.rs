@@ -94,12 +94,16 @@ fn measure_round(
         match measure(plan, cell, round, site, subject, &mut capacity[cell.subject]) {
             Ok((value, measure)) if round >= first => {
                 let figures = &mut result.figures[index * each..][..each];
-                if let (Work::Load(load), Some(measure)) = (&cell.work, &measure) {
+                let threads = if let Work::Load(load) = &cell.work { Some(load.threads) } else { None };
+                if let Some(measure) = &measure {
                     for (figure, (_, metric)) in figures[1..].iter_mut().zip(&plan.also) {
-                        figure.push(round - first, metric.of(measure, load.threads), None);
+                        // Nothing but requests is known of a program.
+                        if threads.is_some() || metric.counts_requests() {
+                            figure.push(round - first, metric.of(measure, threads.unwrap_or(1)), None);
+                        }
                     }
                 }
-                figures[0].push(round - first, value, measure);
+                figures[0].push(round - first, value, measure.filter(|_| threads.is_some()));
             }
             Ok(_) => {}
             Err(error) => {
@@ -205,7 +209,12 @@ fn measure(
             Ok((plan.metric.of(&measure, load.threads), Some(measure)))
         }
         Work::Program(program) => match &mounted.place {
-            Place::Directory(root) => Ok((program.run(site, root)?, None)),
+            Place::Directory(root) => {
+                let before = mounted.block_counts();
+                let rate = program.run(site, root)?;
+                let blocks = mounted.block_counts().since(before);
+                Ok((rate, Some(Measure { blocks, ..Measure::default() })))
+            }
             _ => Err("a program needs a directory".into()),
         },
         Work::Together(parts) => match &mounted.place {

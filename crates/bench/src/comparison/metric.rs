@@ -64,6 +64,10 @@ pub enum Metric {
     RequestsPerOperation,
     /// Bytes written to the block devices, divided by the bytes that the load wrote.
     WrittenPerByte,
+    /// Flush requests of the block devices in the whole run.
+    Flushes,
+    /// Bytes written to the block devices in the whole run.
+    WrittenBytes,
     /// Mounts that measured PM as slow.
     Mounts,
 }
@@ -100,8 +104,14 @@ impl Metric {
             Metric::FlushesPerOperation => "flushes/operation",
             Metric::RequestsPerOperation => "requests/operation",
             Metric::WrittenPerByte => "bytes/byte",
+            Metric::Flushes => "flushes",
+            Metric::WrittenBytes => "bytes",
             _ => "ns",
         }
+    }
+    /// Whether the requests of a whole run make the figure, which programs have too.
+    pub fn counts_requests(self) -> bool {
+        matches!(self, Metric::Flushes | Metric::WrittenBytes)
     }
     /// The figure of a measure that `threads` threads made.
     pub fn of(self, measure: &Measure, threads: u64) -> f64 {
@@ -144,10 +154,37 @@ impl Metric {
             Metric::WrittenPerByte => {
                 measure.blocks.written_bytes as f64 / measure.bytes_written.max(1) as f64
             }
+            Metric::Flushes => measure.blocks.flushes as f64,
+            Metric::WrittenBytes => measure.blocks.written_bytes as f64,
             Metric::Failures => measure.failed as f64,
             Metric::NsPerOperation => {
                 (measure.elapsed_ns * threads) as f64 / measure.operations.max(1) as f64
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::site::block_counts::BlockCounts;
+
+    #[test]
+    fn requests_are_counted_by_operation_by_byte_and_in_the_whole_run() {
+        let blocks = BlockCounts { writes: 8, written_bytes: 40960, flushes: 2 };
+        let measure = Measure { operations: 4, bytes_written: 16384, blocks, ..Measure::default() };
+        for (metric, value, is_of_programs) in [
+            (Metric::FlushesPerOperation, 0.5, false),
+            (Metric::RequestsPerOperation, 2.0, false),
+            (Metric::WrittenPerByte, 2.5, false),
+            (Metric::Flushes, 2.0, true),
+            (Metric::WrittenBytes, 40960.0, true),
+        ] {
+            assert_eq!(
+                (metric.of(&measure, 1), metric.counts_requests()),
+                (value, is_of_programs),
+                "{metric:?}"
+            );
         }
     }
 }

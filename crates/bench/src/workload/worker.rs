@@ -27,7 +27,7 @@ pub enum Sync {
 }
 
 /// The measure of a run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measure {
     /// As the load counts them: filebench's flow operations, fio's requests.
     pub operations: u64,
