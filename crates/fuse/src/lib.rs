@@ -27,10 +27,11 @@ mod set_id;
 mod single_file;
 mod uring;
 mod validity;
+mod write_cache;
 
 pub use adapter::{Adapter, CONTROL_XATTR, EARLIER_CONTROL_XATTR, drop_pages};
 pub use connection::Connection;
-pub use device::DeviceServer;
+pub use device::{DeviceOptions, DeviceServer};
 pub use mount::{MountError, SessionOptions, Transport, Unmount, unmount};
 pub use notifier::Notifier;
 pub use null::NullServer;

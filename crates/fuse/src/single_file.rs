@@ -11,7 +11,7 @@ const ROOT: u64 = 1;
 /// Node of the file.
 pub(crate) const FILE: u64 = 2;
 /// Flags of the open file: direct I/O, no request at its close, writes side by side.
-const OPEN_FLAGS: u32 = 1 << 0 | 1 << 5 | 1 << 6;
+pub(crate) const OPEN_FLAGS: u32 = 1 << 0 | 1 << 5 | 1 << 6;
 const BLOCK_BYTES: u32 = 4096;
 
 /// The one file.

@@ -2,7 +2,9 @@
 //!
 //! A request occupies the device's one bus in pieces, each after what was reserved before it, and ends one latency
 //! after its last piece. So requests in flight together overlap in latency and share bandwidth, and a small
-//! request does not wait for the whole of a large one. Nothing here reads a clock or waits.
+//! request does not wait for the whole of a large one. A flush, and a write that ends with one, takes its time after that;
+//! flushes follow one another, as on a solid state disk without protection against a loss of power. Nothing here reads a
+//! clock or waits.
 
 use crate::speed::{Speed, transfer_ns};
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
@@ -40,6 +42,18 @@ pub struct Transfer {
     direction: Direction,
     left: u64,
     at_ns: u64,
+    stage: Stage,
+}
+
+/// The part of a request that is under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Bytes, and nothing behind them.
+    Bytes,
+    /// Bytes, and a flush behind them.
+    BytesThenFlush,
+    /// The flush.
+    Flush,
 }
 
 /// The next event of a request.
@@ -55,13 +69,21 @@ pub enum Follows {
 #[derive(Debug)]
 pub struct Pace {
     speed: Speed,
+    flush_ns: u64,
     bus: Bus,
+    flushes: Bus,
 }
 
 impl Pace {
     /// The pace of an idle device of this speed.
     pub fn new(speed: Speed) -> Pace {
-        Pace { speed, bus: Bus::default() }
+        Pace { speed, flush_ns: 0, bus: Bus::default(), flushes: Bus::default() }
+    }
+
+    /// The same with a time that each flush takes, and each durable write behind its bytes.
+    #[must_use]
+    pub fn with_flush_ns(self, flush_ns: u64) -> Pace {
+        Pace { flush_ns, ..self }
     }
 
     /// The speed.
@@ -71,12 +93,28 @@ impl Pace {
 
     /// A request of `bytes` that arrives at `now_ns`.
     pub fn begin(&self, now_ns: u64, direction: Direction, bytes: u64) -> Transfer {
-        Transfer { direction, left: bytes, at_ns: now_ns }
+        Transfer { direction, left: bytes, at_ns: now_ns, stage: Stage::Bytes }
+    }
+
+    /// A write of `bytes` that is durable when it ends.
+    pub fn begin_durable(&self, now_ns: u64, bytes: u64) -> Transfer {
+        let write = self.begin(now_ns, Direction::Write, bytes);
+        if self.flush_ns == 0 { write } else { Transfer { stage: Stage::BytesThenFlush, ..write } }
+    }
+
+    /// A flush. Where flushes have no time of their own it takes that of a write without bytes.
+    pub fn begin_flush(&self, now_ns: u64) -> Transfer {
+        let write = self.begin(now_ns, Direction::Write, 0);
+        if self.flush_ns == 0 { write } else { Transfer { stage: Stage::Flush, ..write } }
     }
 
     /// Reserves the next piece. To be called at once, and then at the time it gave: earlier or later changes only
     /// who comes first.
     pub fn advance(&self, transfer: &mut Transfer) -> Follows {
+        if transfer.stage == Stage::Flush {
+            transfer.at_ns = self.flushes.reserve(transfer.at_ns, self.flush_ns);
+            return Follows::End(transfer.at_ns);
+        }
         let (rate, latency_ns) = match transfer.direction {
             Direction::Read => (self.speed.read_bytes_per_s, self.speed.read_latency_ns),
             Direction::Write => (self.speed.write_bytes_per_s, self.speed.write_latency_ns),
@@ -85,10 +123,15 @@ impl Pace {
         let end_ns = self.bus.reserve(transfer.at_ns, transfer_ns(piece, rate));
         assert!(end_ns >= transfer.at_ns, "a bus gives time back");
         (transfer.at_ns, transfer.left) = (end_ns, transfer.left - piece);
-        match transfer.left {
-            0 => Follows::End(end_ns.saturating_add(latency_ns)),
-            _ => Follows::Piece(end_ns),
+        if transfer.left > 0 {
+            return Follows::Piece(end_ns);
         }
+        let end_ns = end_ns.saturating_add(latency_ns);
+        if transfer.stage == Stage::BytesThenFlush {
+            (transfer.at_ns, transfer.stage) = (end_ns, Stage::Flush);
+            return Follows::Piece(end_ns);
+        }
+        Follows::End(end_ns)
     }
 }
 
@@ -104,7 +147,10 @@ mod tests {
     };
 
     fn whole(pace: &Pace, now_ns: u64, direction: Direction, bytes: u64) -> u64 {
-        let mut transfer = pace.begin(now_ns, direction, bytes);
+        end(pace, pace.begin(now_ns, direction, bytes))
+    }
+
+    fn end(pace: &Pace, mut transfer: Transfer) -> u64 {
         loop {
             if let Follows::End(end_ns) = pace.advance(&mut transfer) {
                 return end_ns;
@@ -142,6 +188,27 @@ mod tests {
             assert_eq!(pace.advance(&mut large), Follows::Piece(piece * PIECE_BYTES + 1000));
         }
         assert_eq!(pace.advance(&mut large), Follows::End(4 * PIECE_BYTES + 2000));
+    }
+
+    #[test]
+    fn flushes_follow_one_another_beside_other_requests() {
+        let pace = Pace::new(SPEED).with_flush_ns(1_000_000);
+        assert_eq!(end(&pace, pace.begin_flush(0)), 1_000_000, "with nothing to flush");
+        assert_eq!(end(&pace, pace.begin_flush(10)), 2_000_000);
+        assert_eq!(
+            whole(&pace, 20, Direction::Write, 500),
+            20 + 1000 + 5000,
+            "a plain write waits for no flush"
+        );
+        assert_eq!(end(&pace, pace.begin_durable(10_000, 500)), 3_000_000);
+        assert_eq!(end(&pace, pace.begin_durable(9_000_000, 500)), 9_000_000 + 1000 + 5000 + 1_000_000);
+    }
+
+    #[test]
+    fn a_flush_without_a_time_of_its_own_takes_that_of_a_write() {
+        let pace = Pace::new(SPEED);
+        assert_eq!(end(&pace, pace.begin_flush(0)), 5000);
+        assert_eq!(end(&pace, pace.begin_durable(10_000, 500)), 10_000 + 1000 + 5000);
     }
 
     #[test]

@@ -155,6 +155,16 @@ pub struct BenchDevice {
     /// with the machine
     #[arg(long)]
     pub no_sync: bool,
+    /// Let each flush take so many microseconds, and each durable write behind its bytes; flushes follow one another
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    pub flush_us: Option<u32>,
+    /// Keep writes in memory until they are flushed, as the cache of a disk does: SIGUSR1 drops a random subset of the
+    /// unflushed sectors of 512 bytes; files that were open then give EIO. Implies --no-sync
+    #[arg(long)]
+    pub volatile: bool,
+    /// The number that decides which sectors are dropped (default: another each time)
+    #[arg(long, requires = "volatile")]
+    pub seed: Option<u64>,
     /// Keep the processor from sleeping for 2 ms after each request, which then does not wait for it to wake: where the
     /// server has a processor that nobody else needs
     #[arg(long)]
