@@ -120,6 +120,8 @@ impl WriteCache {
 
     /// Writes through a file with this handle; the bytes lie inside the device.
     pub(crate) fn write(&self, handle: u64, offset: u64, data: &[u8]) -> io::Result<Mark> {
+        let inside = offset.checked_add(data.len() as u64).is_some_and(|end| end <= self.size_bytes);
+        assert!(inside, "a write past the end of the device");
         let mut state = self.state.lock();
         state.admit(handle)?;
         state.writes += 1;
@@ -212,7 +214,8 @@ impl WriteCache {
         // From nothing to everything: near both ends lie states that even chances never show.
         let eighths = state.below(9);
         let sectors = std::mem::take(&mut state.sectors);
-        state.versions = 0;
+        let versions: u64 = sectors.values().map(|versions| versions.len() as u64).sum();
+        assert_eq!(versions, std::mem::take(&mut state.versions), "versions are not counted");
         let mut run = SectorRun::default();
         for (sector, versions) in sectors {
             if state.below(8) >= eighths {
@@ -285,13 +288,17 @@ impl State {
 
     fn add(&mut self, sector: u64, bytes: Box<[u8; SECTOR as usize]>) {
         self.versions += 1;
-        self.sectors.entry(sector).or_default().push(Version { write: self.writes, bytes });
+        let versions = self.sectors.entry(sector).or_default();
+        let is_later = versions.last().is_none_or(|last| last.write < self.writes);
+        assert!(is_later, "versions out of order");
+        versions.push(Version { write: self.writes, bytes });
     }
 
     /// Forgets versions of a sector up to a write.
     fn forget(&mut self, sector: u64, write: u64) {
         let Some(versions) = self.sectors.get_mut(&sector) else { return };
         let before = versions.len();
+        assert!(before > 0, "a sector without a version");
         versions.retain(|version| version.write > write);
         self.versions -= (before - versions.len()) as u64;
         if versions.is_empty() {

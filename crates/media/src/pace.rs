@@ -102,7 +102,7 @@ impl Pace {
         if self.flush_ns == 0 { write } else { Transfer { stage: Stage::BytesThenFlush, ..write } }
     }
 
-    /// A flush. Where flushes have no time of their own it takes that of a write without bytes.
+    /// A flush. Without a time for flushes it takes the time of a write without bytes.
     pub fn begin_flush(&self, now_ns: u64) -> Transfer {
         let write = self.begin(now_ns, Direction::Write, 0);
         if self.flush_ns == 0 { write } else { Transfer { stage: Stage::Flush, ..write } }
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_without_a_time_of_its_own_takes_that_of_a_write() {
+    fn a_flush_without_flush_time_takes_the_time_of_a_write() {
         let pace = Pace::new(SPEED);
         assert_eq!(end(&pace, pace.begin_flush(0)), 5000);
         assert_eq!(end(&pace, pace.begin_durable(10_000, 500)), 10_000 + 1000 + 5000);

@@ -4,6 +4,7 @@
 mod content;
 mod fair;
 mod journal;
+mod mail;
 mod model;
 mod outcome;
 mod programs;
@@ -23,6 +24,8 @@ use std::process::ExitCode;
 const USAGE: &str = "usage:
   terrace-suites writer DIR JOURNAL SEED     write and fsync until the mount fails, keeping JOURNAL
   terrace-suites verify DIR JOURNAL [lazy]   compare DIR with what JOURNAL says was acknowledged; lazy: a write may be torn
+  terrace-suites mail DIR JOURNAL SEED       deliver and remove mail by threads until the mount fails, keeping JOURNAL-*
+  terrace-suites mail-verify DIR JOURNAL     compare DIR with what JOURNAL-* say was acknowledged
   terrace-suites programs DIR                system calls that programs rely on, checked one by one
   terrace-suites set-id DIR                  an unprivileged user changes set-id programs and runs them (root)
   terrace-suites set-id-attack FILE CHANGE   changes a program and runs it at once
@@ -48,6 +51,8 @@ fn run(arguments: &[String]) -> Outcome<()> {
         ["writer", dir, journal, seed] => writer::run(Path::new(dir), Path::new(journal), number(seed)?),
         ["verify", dir, journal] => verify::run(Path::new(dir), Path::new(journal), false),
         ["verify", dir, journal, "lazy"] => verify::run(Path::new(dir), Path::new(journal), true),
+        ["mail", dir, journal, seed] => mail::run(Path::new(dir), Path::new(journal), number(seed)?),
+        ["mail-verify", dir, journal] => mail::verify(Path::new(dir), Path::new(journal)),
         ["programs", dir] => programs::run(Path::new(dir)),
         ["set-id", dir] => set_id::run(Path::new(dir)),
         ["set-id-attack", file, how] => set_id::attack(Path::new(file), how),

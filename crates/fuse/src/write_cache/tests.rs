@@ -44,7 +44,7 @@ fn lose(cache: &WriteCache) -> Loss {
 }
 
 #[test]
-fn reads_see_unflushed_writes_and_a_flush_moves_them_to_the_file() {
+fn a_read_sees_unflushed_writes_and_a_flush_moves_writes_to_the_file() {
     let cache = cache(LIMIT_BYTES, 1);
     write(&cache, 1, 3, 7);
     write(&cache, 2, 1, 8);
