@@ -24,10 +24,10 @@ acknowledged() { # MODE: the last number acknowledged
     last=$(tail -n 1 "$log/$1" 2>/dev/null) || true
     echo "${last:-0}"
 }
-start_sqlite() { # MODE [SYNCHRONOUS]
+start_sqlite() { # MODE
     local next=$(($(acknowledged "$1") + 2))
     transactions $next 2>/dev/null | stdbuf -oL sqlite3 -bail \
-        -cmd "pragma journal_mode=$1; pragma synchronous=${2:-full};" \
+        -cmd "pragma journal_mode=$1; pragma synchronous=full;" \
         -cmd "create table if not exists t(n integer primary key, b blob, sum blob);" \
         "mnt/$1.db" 2>"$log/$1.error" | stdbuf -oL grep -xE '[0-9]+' >>"$log/$1" &
     users+=($!)
