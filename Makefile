@@ -10,7 +10,7 @@ install:          ## the program, its other names, man pages, completions; DESTD
 uninstall:        ## removes them
 	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" scripts/install.sh remove
 
-up:               ## make a pool (or remount it) at ./mnt
+up:               ## make a pool (or remount it) at ./mnt; PM=1: with a fast tier on /dev/shm
 	scripts/up.sh
 
 down:             ## unmount ./mnt

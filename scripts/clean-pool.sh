@@ -5,10 +5,10 @@ set -euo pipefail
 if is_mounted; then
     "$terrace" umount "$mountpoint"
 fi
-rm -f "$pm"
+[ ! -O "$pm" ] || rm -f "$pm"
 [ ! -O "$memory.pm" ] || rm -f "$memory.pm" # as it was named until it had a directory
-[ ! -d "$memory" ] || rmdir "$memory"
+[ ! -O "$memory" ] || rmdir "$memory"
 rm -rf "$state"
 [ ! -d "$mountpoint" ] || rmdir "$mountpoint" 2>/dev/null ||
     die "the pool is deleted; $mountpoint has files that were written while no pool was mounted there: move them away"
-say "deleted $pm and $state"
+say "deleted the pool in $state"

@@ -4,10 +4,11 @@ target=${CARGO_TARGET_DIR:-$root/target}
 terrace=${TERRACE:-$target/release/terrace}
 # The pool of `make up`: one per user and checkout.
 checkout=$(printf %s "$root" | sha256sum | cut -c1-8)
-# In a directory that only its owner enters: names in /dev/shm itself are anybody's to take.
+state=$root/.state
+journal=$state/pool
+# A fast tier on tmpfs, in a directory that only its owner enters: names in /dev/shm itself are anybody's to take.
 memory=/dev/shm/terrace-$(id -u)-$checkout
 pm=$memory/pool
-state=$root/.state
 tier=$state/tier1.img
 mountpoint=$root/mnt
 

@@ -14,6 +14,8 @@ cd "$WORK"
 suite=$(basename "$0" .sh)
 tools=$target/tools
 pool=$SHM.pm
+# JOURNAL=1: the pools of a suite have a journal on the disk of WORK.
+[ -z "${JOURNAL:-}" ] || pool=$WORK/journal
 mnt=$WORK/mnt
 mkdir -p "$mnt"
 started=$SECONDS
@@ -59,8 +61,10 @@ build_helper() {
 
 make_pool() { # PM_SIZE TIER_SIZE, then options of mkfs; MKFS_OPTIONS are those of a whole suite
     rm -f "$pool" tier.img
+    local tier0=(--pm "$pool" --pm-size "$1")
+    [ -z "${JOURNAL:-}" ] || tier0=(--journal "$pool,memory=$1")
     # shellcheck disable=SC2086 # several words
-    "$TERRACE" mkfs --pm "$pool" --pm-size "$1" --tier "$WORK/tier.img,size=$2" ${MKFS_OPTIONS:-} "${@:3}" >mkfs.out 2>&1 ||
+    "$TERRACE" mkfs "${tier0[@]}" --tier "$WORK/tier.img,size=$2" ${MKFS_OPTIONS:-} "${@:3}" >mkfs.out 2>&1 ||
         fail "mkfs: $(cat mkfs.out)"
 }
 mount_pool() { # OPTIONS of mount; MOUNT_OPTIONS are those of a whole suite

@@ -11,7 +11,10 @@ pub const END_BYTES: u64 = 1 << 20;
 const KNOWN: &[(&str, u64, &[u8])] = &[
     ("a Terrace pool", 0, b"TERRACE0"),
     ("a Terrace pool", 8192, b"TERRACE0"),
+    ("a Terrace pool", 0, b"TERRJNL0"),
     ("a tier of a Terrace pool", 0, b"TERRDEV0"),
+    ("a tier 0 that a journal has taken over", 0, b"TERRMOV0"),
+    ("a tier 0 that a journal has taken over", 8192, b"TERRMOV0"),
     ("an XFS file system", 0, b"XFSB"),
     ("an ext2, ext3 or ext4 file system", 1080, &[0x53, 0xef]),
     ("a Btrfs file system", 65600, b"_BHRfS_M"),

@@ -1,4 +1,4 @@
-//! The limits of the daemon's process: descriptors and file sizes.
+//! The limits of the daemon's process: descriptors, file sizes and locked memory.
 
 use crate::failure::{Failure, Outcome};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -10,7 +10,7 @@ const DESCRIPTORS: u64 = 256;
 /// Descriptors without which the daemon could not end in order.
 const FEWEST_DESCRIPTORS: u64 = 64;
 
-/// Raises the limits of descriptors and of file sizes as far as the system allows. A warning when few
+/// Raises the limits of descriptors, of file sizes and of locked memory as far as the system allows. A warning when few
 /// descriptors are left.
 pub(crate) fn raise_limits() -> Outcome<Option<String>> {
     // Otherwise a write to a tier beyond the file size limit of the mounting shell would end the daemon.
@@ -21,6 +21,10 @@ pub(crate) fn raise_limits() -> Outcome<Option<String>> {
     }
     // If the limit cannot be raised, a write beyond it must fail instead of ending the process.
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
+    // A tier 0 in DRAM is locked in memory. Its opening warns where the limit is too low.
+    let mut limit = getrlimit(Resource::Memlock);
+    limit.current = limit.maximum;
+    let _ = setrlimit(Resource::Memlock, limit);
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     let raised = setrlimit(Resource::Nofile, limit);

@@ -37,7 +37,7 @@ pub use status::io::IoReport;
 pub use status::parameters::ParametersStatus;
 pub use status::placement::PlacementStatus;
 pub use status::pool::{FsStatus, StepPanics};
-pub use superblock::{mend_superblock, read_superblock, set_device_tier};
+pub use superblock::{mark_moved, mend_superblock, read_superblock, set_device_tier};
 pub use terrace_fs::names::open::HowToOpen;
 pub use terrace_fs::sync::Durable;
 pub use terrace_map::registry::{MAPS, name_of as map_name};

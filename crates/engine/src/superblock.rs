@@ -4,8 +4,11 @@
 //! moves no block. The next mount that writes brings the copy in the device header up to date. Tier pins name
 //! tiers by number: see [`standing_in`].
 
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use terrace_format::BLOCK_SIZE;
 use terrace_format::geometry::{SUPERBLOCK_BLOCKS, SUPERBLOCK_COPIES};
+use terrace_format::moved::encode_moved;
 use terrace_format::superblock::{Refused, Superblock};
 use terrace_media::{MediaError, PmMedium};
 use zerocopy::IntoBytes;
@@ -37,6 +40,21 @@ pub fn set_device_tier(
     Ok(changed)
 }
 
+/// Marks a tier 0 whose content the journal at `path` has: no mount accepts it any more. A crash at any instant leaves the pool
+/// or the mark.
+///
+/// # Errors
+/// The medium's.
+pub fn mark_moved(pm: &dyn PmMedium, path: &Path) -> Result<(), MediaError> {
+    let mark = encode_moved(path.as_os_str().as_bytes());
+    // Mounts use the first copy if it is sound, and the mark is.
+    for copy in SUPERBLOCK_COPIES {
+        pm.write(copy.offset(), &mark)?;
+        pm.persist()?;
+    }
+    Ok(())
+}
+
 /// Reads the superblock; if the first copy is damaged the second, with a sentence about the damage.
 ///
 /// # Errors
@@ -64,7 +82,10 @@ pub fn read_superblock(pm: &dyn PmMedium, write: bool) -> Result<(Superblock, Op
                 let warning = format!("superblock copy 0 is damaged ({first}); copy 1 is used");
                 Ok((superblock, Some(warning)))
             }
-            Err(second @ (Refused::Version(_) | Refused::Features(_) | Refused::Repairing)) => Err(second),
+            Err(
+                second
+                @ (Refused::Version(_) | Refused::Features(_) | Refused::Repairing | Refused::Moved(_)),
+            ) => Err(second),
             Err(_) => Err(first),
         },
         Err(other) => Err(other),
@@ -109,6 +130,11 @@ pub fn mend_superblock(
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use terrace_format::Geometry;
+    use terrace_media::pm::{CrashSnapshot, PmImage, RecordedPm};
+    use terrace_runtime::sync::Mutex;
     use terrace_store::parts::devices::speeds::standing_in;
 
     /// A changed order of tiers may leave the number of a tier pin without a tier.
@@ -117,5 +143,39 @@ mod tests {
         let means = |wanted| standing_in(wanted, [2, 4].into_iter());
         assert_eq!([0, 1, 2, 3, 4, 5, 255].map(means), [0, 2, 2, 4, 4, 4, 4]);
         assert_eq!(standing_in(3, std::iter::empty()), 3);
+    }
+
+    #[test]
+    fn a_crash_while_a_tier_0_is_marked_leaves_the_pool_or_the_mark() {
+        let geometry = Geometry::choose(4 << 20, 4096).unwrap();
+        let mut superblock = Superblock::new(&geometry);
+        (superblock.map, superblock.policy, superblock.data_mode) = (1, 2, 1);
+        superblock.uuid = [7; 16];
+        superblock.seal();
+        let pm = Arc::new(RecordedPm::new(4 << 20));
+        SUPERBLOCK_COPIES.iter().for_each(|copy| pm.write(copy.offset(), superblock.as_bytes()).unwrap());
+        pm.persist().unwrap();
+        let moments: Arc<Mutex<Vec<CrashSnapshot>>> = Arc::default();
+        let (kept, weak) = (moments.clone(), Arc::downgrade(&pm));
+        pm.clock().on_event(Some(Box::new(move |_| {
+            if let Some(pm) = weak.upgrade() {
+                kept.lock().push(pm.snapshot());
+            }
+        })));
+        mark_moved(&*pm, Path::new("/journal")).unwrap();
+        pm.clock().on_event(None);
+        let read = |image: PmImage| {
+            read_superblock(&RecordedPm::from_image(image), true).map(|(superblock, _)| superblock.uuid)
+        };
+        let moved = Err(Refused::Moved("/journal".to_string()));
+        let mut pools = 0;
+        for (moment, seed) in moments.lock().iter().flat_map(|moment| (0..16).map(move |seed| (moment, seed)))
+        {
+            let found = read(moment.image_random(seed));
+            pools += u64::from(found == Ok([7; 16]));
+            assert!(found == Ok([7; 16]) || found == moved, "{found:?}");
+        }
+        assert!(pools > 0);
+        assert_eq!(read(pm.snapshot().image_oldest()), moved, "the mark is not durable at the end");
     }
 }

@@ -22,6 +22,7 @@ pub mod journal;
 pub mod keys;
 pub mod lines;
 pub mod map_kind;
+pub mod moved;
 pub mod page;
 pub mod page_checksum;
 pub mod record;

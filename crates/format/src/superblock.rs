@@ -4,6 +4,7 @@ use crate::checksum::crc32c;
 use crate::corrupt::Corrupt;
 use crate::geometry::Geometry;
 use crate::map_kind::MapKind;
+use crate::moved::decode_moved;
 use crate::seal::SealKey;
 use crate::version::{
     DATA_CHECKSUMS, FORMAT_VERSION, INCOMPATIBLE, KEYED_SEALS, METADATA_BELOW, PAGE_CHECKSUMS,
@@ -162,6 +163,11 @@ pub enum Refused {
     /// Half repaired.
     #[error("a repair of this pool was interrupted; run 'terrace check --repair' on it")]
     Repairing,
+    /// Taken over by the journal at this path.
+    #[error(
+        "the journal {0} has taken over this tier 0, which is no pool any more; name the journal instead"
+    )]
+    Moved(String),
     /// Damaged.
     #[error(transparent)]
     Corrupt(#[from] Corrupt),
@@ -239,7 +245,8 @@ impl Superblock {
     pub fn verify_repairing(bytes: &[u8], write: bool) -> Result<Superblock, Refused> {
         let superblock = Superblock::read_from_bytes(bytes).map_err(|_| Refused::NotAPool)?;
         if superblock.magic != MAGIC {
-            return Err(Refused::NotAPool);
+            let moved = decode_moved(bytes).map(|path| String::from_utf8_lossy(&path).into_owned());
+            return Err(moved.map_or(Refused::NotAPool, Refused::Moved));
         }
         let crc = crc32c(superblock.as_bytes().split_at(8188).0);
         let sound = crc == superblock.crc.get();

@@ -16,7 +16,7 @@ const IMAGE: u64 = 64 << 10;
 const UUID: [u8; 16] = [7; 16];
 const DEVICE_BLOCKS: u64 = 6000;
 const OPTIONS: JournalOptions =
-    JournalOptions { ring_bytes: 8 << 20, journal_ms: 1000, read_only: false, durable: DurableWay::Dsync };
+    JournalOptions { ring_bytes: 8 << 20, durable: DurableWay::Dsync, ..JournalOptions::DEFAULT };
 
 fn new_journal() -> Arc<SimulatedDevice> {
     let device = SimulatedDevice::new(DEVICE_BLOCKS);

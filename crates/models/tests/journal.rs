@@ -22,7 +22,7 @@ use terrace_runtime::thread::spawn;
 const IMAGE: u64 = 4 * 4096;
 const DEVICE_BLOCKS: u64 = 5200;
 const OPTIONS: JournalOptions =
-    JournalOptions { ring_bytes: 8 << 20, journal_ms: 1000, read_only: false, durable: DurableWay::Dsync };
+    JournalOptions { ring_bytes: 8 << 20, durable: DurableWay::Dsync, ..JournalOptions::DEFAULT };
 /// Stores of each writer.
 const ROUNDS: u64 = 3;
 /// Images of each crash.

@@ -14,7 +14,7 @@ use terrace_media::{BlockMedium, PmMedium};
 use terrace_runtime::ManualClock;
 
 const OPTIONS: JournalOptions =
-    JournalOptions { ring_bytes: 8 << 20, journal_ms: 1000, read_only: false, durable: DurableWay::Dsync };
+    JournalOptions { ring_bytes: 8 << 20, durable: DurableWay::Dsync, ..JournalOptions::DEFAULT };
 
 /// A journal device, and the medium over it.
 pub struct Journal {

@@ -23,7 +23,7 @@ const IMAGE: u64 = 64 << 10;
 const PAGE: u64 = 4096;
 const DEVICE_BLOCKS: u64 = 6000;
 const OPTIONS: JournalOptions =
-    JournalOptions { ring_bytes: 8 << 20, journal_ms: 1000, read_only: false, durable: DurableWay::Dsync };
+    JournalOptions { ring_bytes: 8 << 20, durable: DurableWay::Dsync, ..JournalOptions::DEFAULT };
 const EIO: i32 = 5;
 /// Calls of a life, lives of a history, images of each event.
 const CALLS: u64 = 120;

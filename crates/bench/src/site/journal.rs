@@ -15,6 +15,7 @@ use terrace_format::journal::Layout;
 use terrace_media::PmMedium;
 use terrace_media::block::FileDevice;
 use terrace_media::pm::{JournalOptions, JournaledPm};
+use terrace_runtime::SystemClock;
 
 /// The shortest log that mkfs chooses.
 const LEAST_LOG_BYTES: u64 = 256 << 20;
@@ -102,7 +103,9 @@ impl Site {
 /// Opens the journal of a pool in this process.
 pub(super) fn open(journal: &Path) -> Outcome<Arc<dyn PmMedium>> {
     let device = FileDevice::open(journal, true, false)?;
-    Ok(Arc::new(JournaledPm::open(Arc::new(device), JournalOptions::default())?.pm))
+    Ok(Arc::new(
+        JournaledPm::open(Arc::new(device), JournalOptions::default(), Arc::new(SystemClock::default()))?.pm,
+    ))
 }
 
 /// The kernel's directory of the disk that a file lies on; none of a file system without a disk of its own.

@@ -47,6 +47,11 @@ pub struct Mkfs {
     /// names the pool; memory: size of the tier (an eighth of memory, at most 16G); log: twice that, at least 256M
     #[arg(long, value_name = "PATH[,memory=SIZE][,log=SIZE]", conflicts_with_all = ["pm", "pool", "pm_size", "size"])]
     pub journal: Option<OsString>,
+    /// Take over the tier 0 of this unmounted pool, with all its files: the pool keeps its devices and is named by the journal
+    /// from then on; what was its tier 0 is no pool any more
+    #[arg(long, value_name = "POOL", requires = "journal",
+          conflicts_with_all = ["tiers", "map", "policy", "data", "data_checksum", "label"])]
+    pub from: Option<PathBuf>,
     /// Persistent memory: a file on tmpfs, hugetlbfs or a DAX file system; made when it does not exist
     #[arg(long, value_name = "PATH", required_unless_present_any = ["pool", "journal"])]
     pub pm: Option<PathBuf>,

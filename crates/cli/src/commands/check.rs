@@ -19,7 +19,7 @@ use terrace_repair::{Media, Repair};
 pub fn run(args: &Check) -> Outcome<u8> {
     let operational = |failure: Failure| failure.with_status(status::FSCK_OPERATIONAL);
     let repair = (args.repair || args.automatic || args.preen || args.yes) && !args.no;
-    let (media, given) = open(args, repair).map_err(operational)?;
+    let Opened { media, given, cut } = open(args, repair).map_err(operational)?;
     let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
     let length = Cell::new(0);
     let progress = |done: u64, all: u64| {
@@ -33,6 +33,10 @@ pub fn run(args: &Check) -> Outcome<u8> {
     if repair {
         let mut result = terrace_repair::repair(&media, &options);
         bar.finish_and_clear();
+        if let Some(cut) = cut {
+            result.written = true;
+            result.lost.insert(0, cut);
+        }
         if let Err(error) = media.pm.close() {
             result.failure.get_or_insert(error.to_string());
         }
@@ -53,19 +57,29 @@ pub fn run(args: &Check) -> Outcome<u8> {
     Ok(report.exit_status() as u8)
 }
 
-/// Opens the media that exist; the check reports missing ones. Also gives the devices whose paths the user
-/// named.
-fn open(args: &Check, repair: bool) -> Outcome<(Media, Vec<usize>)> {
+/// The media of a pool to check.
+struct Opened {
+    media: Media,
+    /// Devices whose paths the user named.
+    given: Vec<usize>,
+    /// The loss by a log that was cut.
+    cut: Option<String>,
+}
+
+/// Opens the media that exist; the check reports missing ones.
+fn open(args: &Check, repair: bool) -> Outcome<Opened> {
     let path = mounts::absolute(&args.pool)?;
     refuse_directory(&path)?;
-    let opened = pool::open_tier0(&path, !repair, JournalOptions::default());
-    let Tier0 { pm, warnings, .. } = opened.map_err(|error| match &error {
+    // Not at each boot (-a): what was acknowledged is given up.
+    let options = JournalOptions { cut_log: args.repair || args.yes, ..JournalOptions::default() };
+    let opened = pool::open_tier0(&path, !repair, options);
+    let Tier0 { pm, warnings, cut, .. } = opened.map_err(|error| match &error {
         JournalError::Open(OpenError::InvalidSize { .. }) => {
             resized(&path).unwrap_or_else(|| Failure::at(&path, "no Terrace pool"))
         }
         _ => pool::tier0_failure(&error),
     })?;
-    warnings.iter().for_each(output::warn);
+    warnings.iter().chain(&cut).for_each(output::warn);
     if let Some(failure) = resized(&path) {
         return Err(failure);
     }
@@ -104,7 +118,7 @@ fn open(args: &Check, repair: bool) -> Outcome<(Media, Vec<usize>)> {
             "--tier: no device of this pool is damaged or missing that has its size",
         ));
     }
-    Ok((Media { pm, block }, given))
+    Ok(Opened { media: Media { pm, block }, given, cut })
 }
 
 fn is_open(block: &[Option<Arc<dyn BlockMedium>>], path: &Path) -> bool {

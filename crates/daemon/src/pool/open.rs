@@ -31,7 +31,8 @@ pub struct OpenPool {
 
 /// Opens tier 0, verifies the superblock and opens all tiers.
 pub fn open(pool: &Path, write: bool, lenience: &Lenience, journal: JournalOptions) -> Outcome<OpenPool> {
-    let Tier0 { pm, access, name, warnings: mut warnings_of_tier0 } = open_tier0(pool, false, journal)
+    let journal = JournalOptions { resident: true, ..journal };
+    let Tier0 { pm, access, name, warnings: mut warnings_of_tier0, .. } = open_tier0(pool, false, journal)
         .map_err(|error| match &error {
             JournalError::Open(OpenError::InvalidSize { .. } | OpenError::Unsupported { .. })
                 if header(pool).is_some() =>

@@ -11,6 +11,8 @@
 
 mod anchors;
 mod commit;
+mod create;
+mod cut;
 mod dirty;
 mod error;
 mod home;

@@ -67,14 +67,28 @@ pub(crate) fn fill(file: &File, path: &Path, size: u64) -> Result<(), OpenError>
 
 /// Gives every byte of the file its space, so that no store can fail for want of it.
 pub(crate) fn allocate(file: &File, path: &Path, size: u64) -> Result<(), OpenError> {
-    let no_space = |reason: String| OpenError::NoSpace { path: path.to_path_buf(), size_bytes: size, reason };
-    if Backing::of(file) == Backing::Tmpfs
-        && let Some(available) = memory_available()
-        && size.saturating_add(MEMORY_RESERVE_BYTES) > available
-    {
-        // fallocate on tmpfs would succeed and the kernel would kill somebody for it later
-        return Err(no_space(format!("{available} bytes of memory are available")));
+    refuse_scarce(file, path, size)?;
+    reserve(file, path, size)
+}
+
+/// Refuses a file in memory that the machine has no room for: fallocate on tmpfs would succeed, and the kernel would kill
+/// somebody for it later.
+pub(super) fn refuse_scarce(file: &File, path: &Path, size: u64) -> Result<(), OpenError> {
+    match memory_available() {
+        Some(available)
+            if Backing::of(file) == Backing::Tmpfs
+                && size.saturating_add(MEMORY_RESERVE_BYTES) > available =>
+        {
+            let reason = format!("{available} bytes of memory are available");
+            Err(OpenError::NoSpace { path: path.to_path_buf(), size_bytes: size, reason })
+        }
+        _ => Ok(()),
     }
+}
+
+/// Allocates what is missing of a file.
+pub(super) fn reserve(file: &File, path: &Path, size: u64) -> Result<(), OpenError> {
+    let no_space = |reason: String| OpenError::NoSpace { path: path.to_path_buf(), size_bytes: size, reason };
     loop {
         match fallocate(file, FallocateFlags::empty(), 0, size) {
             Ok(()) => return Ok(()),
@@ -207,6 +221,20 @@ impl Mapping {
             libc::madvise(at, end - start, libc::MADV_COLLAPSE);
             libc::madvise(at, end - start, populate);
         }
+    }
+
+    /// Makes huge pages of the whole mapping, also of parts without a page. Best effort, as [`Self::prepare`].
+    pub(crate) fn collapse(&self) {
+        // SAFETY: the range is inside the mapping; the advice keeps its contents.
+        unsafe { libc::madvise(self.base.cast(), self.size, libc::MADV_COLLAPSE) };
+    }
+
+    /// Locks the pages in memory, each when it is touched first.
+    pub(crate) fn lock(&self) -> std::io::Result<()> {
+        // SAFETY: the range is inside the mapping; its content stays.
+        let locked =
+            unsafe { libc::mlock2(self.base.cast(), self.size, libc::MLOCK_ONFAULT as libc::c_uint) };
+        if locked == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
     }
 
     /// Bytes mapped by huge pages and bytes mapped at all, from /proc/self/smaps.

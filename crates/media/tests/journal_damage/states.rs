@@ -15,12 +15,8 @@ use terrace_runtime::sync::Mutex;
 pub const PAGES: u64 = 1100;
 pub const IMAGE: u64 = PAGES * BLOCK_SIZE;
 pub const UUID: [u8; 16] = [7; 16];
-pub const OPTIONS: JournalOptions = JournalOptions {
-    ring_bytes: 8 << 20,
-    journal_ms: 1000,
-    read_only: false,
-    durable: terrace_media::block::DurableWay::Dsync,
-};
+pub const OPTIONS: JournalOptions =
+    JournalOptions { ring_bytes: 8 << 20, durable: DurableWay::Dsync, ..JournalOptions::DEFAULT };
 /// Pages that the histories store to: around the end of the first block of the tables.
 pub const USED: std::ops::Range<u64> = 990..1060;
 

@@ -19,7 +19,9 @@ use terrace_media::block::{AlignedBlock, FileDevice};
 use terrace_media::{BlockMedium, OpenError};
 use terrace_runtime::{Clock, SystemClock};
 
+mod old;
 mod report;
+mod take_over;
 mod target;
 mod tier0;
 
@@ -28,8 +30,13 @@ use target::{CHUNK_BLOCKS, Target, check_content, check_space, tier};
 use tier0::{Tier0, check_shape};
 
 pub fn run(args: &Mkfs) -> Outcome<u8> {
+    if let Some(from) = &args.from {
+        let old = old::Old::at(from)?;
+        let tier0 = Tier0::of(args, Some(&old))?;
+        return take_over::run(&tier0, &old, (args.force, args.dry_run));
+    }
     let options = options(args)?;
-    let tier0 = Tier0::of(args)?;
+    let tier0 = Tier0::of(args, None)?;
     let mut tiers = Vec::new();
     for text in &args.tiers {
         tiers.push(tier(text)?);
@@ -38,7 +45,7 @@ pub fn run(args: &Mkfs) -> Outcome<u8> {
     for one in std::iter::once(tier0.target()).chain(&tiers) {
         check_content(one, args.force)?;
     }
-    tier0.check_memory()?;
+    tier0.check_memory(0)?;
     check_space(tier0.target())?;
     if args.dry_run {
         return dry_run(&tier0, &tiers);

@@ -1,5 +1,6 @@
 //! Tier 0 of a new pool: a file of persistent memory, or a journal.
 
+use super::old::Old;
 use super::target::{CHUNK_BLOCKS, MIN_TIER, Target, check_minimum, check_pm, target};
 use crate::args::Mkfs;
 use indicatif::{ProgressBar, ProgressDrawTarget};
@@ -37,9 +38,9 @@ pub enum Tier0 {
 
 impl Tier0 {
     /// The tier 0 that the arguments name.
-    pub fn of(args: &Mkfs) -> Outcome<Tier0> {
+    pub fn of(args: &Mkfs, old: Option<&Old>) -> Outcome<Tier0> {
         if let Some(text) = &args.journal {
-            return journal(text);
+            return journal(text, old);
         }
         let path = args.pm.as_ref().or(args.pool.as_ref());
         let path =
@@ -86,11 +87,11 @@ impl Tier0 {
         }
     }
 
-    /// Checks that the machine has the memory of a journal's image.
-    pub fn check_memory(&self) -> Outcome<()> {
+    /// Checks that the machine has the memory of a journal's image; `held` is memory that will be free.
+    pub fn check_memory(&self, held: u64) -> Outcome<()> {
         let Tier0::Journal(target, layout) = self else { return Ok(()) };
         let needed = layout.image_bytes() + MEMORY_RESERVE;
-        match memory_available() {
+        match memory_available().map(|available| available.saturating_add(held)) {
             Some(available) if needed > available => {
                 let [needed, available] = output::distinct([needed, available]);
                 let text = format!(
@@ -115,18 +116,7 @@ impl Tier0 {
                 }
             })),
             Tier0::Journal(target, layout) => {
-                let device = match &target.existing {
-                    Some(existing) if existing.found.is_block_device() => {
-                        FileDevice::open_found(&existing.found, true, false).map_err(refused)?
-                    }
-                    Some(existing) => whole(FileDevice::remake(&existing.found, target.size), target)?,
-                    None => {
-                        let device = FileDevice::create(&target.path, target.size);
-                        made.push(target.path.clone());
-                        whole(device, target)?
-                    }
-                };
-                let device: Arc<dyn BlockMedium> = Arc::new(device);
+                let device: Arc<dyn BlockMedium> = Arc::new(whole_device(target, made)?);
                 let failed = |error| pool::tier0_failure(&error);
                 JournaledPm::create(&*device, *layout, uuid::Uuid::new_v4().into_bytes()).map_err(failed)?;
                 let clock = Arc::new(SystemClock::default());
@@ -161,10 +151,32 @@ pub fn check_shape(tier0: &Tier0, tiers: &[Target]) -> Outcome<()> {
     Ok(())
 }
 
+/// The device of a journal, open and locked. Notes a file that it made.
+pub fn whole_device(target: &Target, made: &mut Vec<PathBuf>) -> Outcome<FileDevice> {
+    match &target.existing {
+        Some(existing) if existing.found.is_block_device() => {
+            FileDevice::open_found(&existing.found, true, false).map_err(|error| pool::open_failure(&error))
+        }
+        Some(existing) => whole(FileDevice::remake(&existing.found, target.size), target),
+        None => {
+            let device = FileDevice::create(&target.path, target.size);
+            if device.is_ok() {
+                made.push(target.path.clone());
+            }
+            whole(device, target)
+        }
+    }
+}
+
+/// A progress bar for so many bytes.
+pub fn bar(bytes: u64) -> ProgressBar {
+    ProgressBar::with_draw_target(Some(bytes), ProgressDrawTarget::stderr())
+}
+
 /// Writes a new file whole: a flush behind a store into a hole would commit the host's own journal too.
 fn whole(device: Result<FileDevice, OpenError>, target: &Target) -> Outcome<FileDevice> {
     let device = device.map_err(|error| pool::open_failure(&error))?;
-    let bar = ProgressBar::with_draw_target(Some(target.size), ProgressDrawTarget::stderr());
+    let bar = bar(target.size);
     device
         .write_whole(&mut |done| bar.set_position(done))
         .map_err(|error| Failure::at(&target.path, error))?;
@@ -172,8 +184,8 @@ fn whole(device: Result<FileDevice, OpenError>, target: &Target) -> Outcome<File
     Ok(device)
 }
 
-/// `PATH[,memory=SIZE][,log=SIZE]`
-fn journal(text: &OsStr) -> Outcome<Tier0> {
+/// `PATH[,memory=SIZE][,log=SIZE]`; an old pool decides the size of the memory.
+fn journal(text: &OsStr, old: Option<&Old>) -> Outcome<Tier0> {
     let mut words = text.as_bytes().split(|&byte| byte == b',');
     let path = Path::new(OsStr::from_bytes(words.next().unwrap_or(&[])));
     let (mut memory, mut log) = (None, None);
@@ -187,7 +199,16 @@ fn journal(text: &OsStr) -> Outcome<Tier0> {
         }
     }
     let blocks = |bytes: u64| bytes / BLOCK_SIZE * BLOCK_SIZE;
-    let memory = blocks(memory.unwrap_or_else(default_memory));
+    if let (Some(given), Some(old)) = (memory, old)
+        && given != old.bytes()
+    {
+        let [given, has] = output::distinct([given, old.bytes()]);
+        let text = format!(
+            "memory={given}: --from takes a tier 0 over as it is, and it has {has}; leave memory= out"
+        );
+        return Err(Failure::at(path, text));
+    }
+    let memory = old.map_or_else(|| blocks(memory.unwrap_or_else(default_memory)), Old::bytes);
     let wanted = blocks(log.unwrap_or_else(|| (2 * memory).max(LEAST_LOG)));
     let impossible = || {
         let text = format!("no journal has a memory of {} and a log of {}", human(memory), human(wanted));

@@ -28,6 +28,15 @@ pub enum JournalError {
         /// The damage.
         damage: Corrupt,
     },
+    /// The log ends before what was acknowledged. [`JournalOptions::cut_log`](super::JournalOptions::cut_log) gives up what lies
+    /// behind.
+    #[error("{device}: {damage}")]
+    DamagedLog {
+        /// The device.
+        device: String,
+        /// The damage.
+        damage: Corrupt,
+    },
     /// The device is shorter than the journal.
     #[error("{device}: has {found} bytes, the journal needs {needed}; is it a copy that was cut off?")]
     TooShort {

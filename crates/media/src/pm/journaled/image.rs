@@ -27,11 +27,14 @@ pub(super) struct Image {
 }
 
 impl Image {
-    /// An image of `bytes` zeros.
-    pub fn new(bytes: u64) -> Result<Image, OpenError> {
-        let memory = RamPm::anonymous(Image::memory_bytes(bytes))?;
+    /// An image of `bytes` zeros; if `resident`, in large pages and locked in memory, or with the reason against the lock.
+    pub fn new(bytes: u64, resident: bool) -> Result<(Image, Option<std::io::Error>), OpenError> {
+        let size = Image::memory_bytes(bytes);
+        let (memory, unlocked) =
+            if resident { RamPm::resident(size)? } else { (RamPm::anonymous(size)?, None) };
         let locks = Box::new(std::array::from_fn(|_| PageLock::default()));
-        Ok(Image { memory, dirty: DirtyPages::new(bytes, bytes / BLOCK_SIZE), bytes, locks })
+        let dirty = DirtyPages::new(bytes, bytes / BLOCK_SIZE);
+        Ok((Image { memory, dirty, bytes, locks }, unlocked))
     }
 
     /// Bytes of memory for an image of `bytes` bytes.

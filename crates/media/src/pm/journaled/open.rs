@@ -1,12 +1,13 @@
-//! Makes and opens journals (J9 to J11).
+//! Opens journals (J9 to J11).
 //!
 //! Opening has this order: the newest sound anchor; home pages, each against its checksum; the batches from the anchor on;
 //! their entries in order; the last batch once more, with the same bytes; an anchor with a new epoch in both copies, durable
 //! before the first store. A crash inside changes nothing.
 
-use super::anchors::{newest_anchor, write_anchor, write_both};
+use super::anchors::{newest_anchor, write_both};
+use super::cut::cut;
 use super::error::JournalError;
-use super::home::{Home, HomeState, least_log_bytes};
+use super::home::{Home, HomeState};
 use super::image::Image;
 use super::load::{Loaded, Tables, load_home, load_tables};
 use super::log::Log;
@@ -18,9 +19,7 @@ use crate::block::{AlignedBlock, DurableWay};
 use crate::{BlockMedium, MediaError, PmMedium, memory_available};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use terrace_format::journal::{
-    ANCHOR_COPIES, Anchor, Layout, MIN_LOG_BYTES, TABLE_ENTRIES, TRIAL_BLOCKS, encode_table,
-};
+use terrace_format::journal::{Anchor, Layout, TABLE_ENTRIES, TRIAL_BLOCKS};
 use terrace_format::{BLOCK_SIZE, PmOffset};
 use terrace_runtime::Clock;
 
@@ -40,12 +39,27 @@ pub struct JournalOptions {
     pub read_only: bool,
     /// The way of durable writes (`durable`).
     pub durable: DurableWay,
+    /// A damaged log is cut where the damage is: what was acknowledged behind that place is lost (J11).
+    pub cut_log: bool,
+    /// The image is in large pages and locked in memory, where the system allows that (J1).
+    pub resident: bool,
+}
+
+impl JournalOptions {
+    /// The choices of a mount without options.
+    pub const DEFAULT: JournalOptions = JournalOptions {
+        ring_bytes: 64 << 20,
+        journal_ms: 1000,
+        read_only: false,
+        durable: DurableWay::Quicker,
+        cut_log: false,
+        resident: false,
+    };
 }
 
 impl Default for JournalOptions {
     fn default() -> JournalOptions {
-        let durable = DurableWay::default();
-        JournalOptions { ring_bytes: 64 << 20, journal_ms: 1000, read_only: false, durable }
+        JournalOptions::DEFAULT
     }
 }
 
@@ -59,59 +73,13 @@ pub struct OpenedJournal {
     pub healed: u64,
     /// Damaged pages of home: reads fail.
     pub condemned: u64,
+    /// The position at which a damaged log was cut.
+    pub cut_at: Option<u64>,
+    /// The reason why the image is not locked in memory, although the options asked for that.
+    pub unlocked: Option<std::io::Error>,
 }
 
 impl JournaledPm {
-    /// The smallest log for an image of so many bytes.
-    pub fn least_log_bytes(image_bytes: u64) -> u64 {
-        least_log_bytes(image_bytes).max(MIN_LOG_BYTES)
-    }
-
-    /// Makes a journal of this layout whose image is zeros. The old content of the device is lost. A crash before the end leaves
-    /// no journal.
-    ///
-    /// # Errors
-    /// A device too small for the layout; the device's.
-    pub fn create(device: &dyn BlockMedium, layout: Layout, uuid: [u8; 16]) -> Result<(), JournalError> {
-        assert!(
-            layout.log_bytes() >= Self::least_log_bytes(layout.image_bytes()),
-            "a log too short for home rounds"
-        );
-        if layout.total_blocks() > device.blocks() {
-            return Err(JournalError::too_short(device, layout.total_blocks()));
-        }
-        let zeros = [AlignedBlock::zeroed()];
-        device.write_durable(&ANCHOR_COPIES.map(|copy| (copy, zeros.as_slice())))?;
-        let none = vec![0; TABLE_ENTRIES];
-        for table in 0..2 {
-            for number in 0..layout.table_blocks() {
-                let mut block = AlignedBlock::zeroed();
-                block.0.copy_from_slice(&encode_table(&uuid, number, &none));
-                device.write(layout.table(table).plus(number), &[block])?;
-            }
-        }
-        device.flush()?;
-        // Copy 0 comes last: without it the device still has no journal.
-        for number in [1, 2] {
-            let anchor = Anchor {
-                uuid,
-                image_bytes: layout.image_bytes(),
-                log_bytes: layout.log_bytes(),
-                number,
-                epoch: 1,
-                start: 0,
-                sequence: 1,
-                previous: 0,
-                acknowledged: 0,
-                named: 0,
-                table: 0,
-                clean: true,
-            };
-            write_anchor(device, &anchor)?;
-        }
-        Ok(())
-    }
-
     /// Opens a journal: puts the image together from home and log. The clock measures commits, and attempts after errors.
     ///
     /// # Errors
@@ -125,12 +93,18 @@ impl JournaledPm {
         let damaged = |damage| JournalError::Damaged { device: device.name().to_string(), damage };
         let layout = anchor.layout().map_err(damaged)?;
         check_sizes(&*device, &layout, options.ring_bytes)?;
-        let image = Image::new(layout.image_bytes())?;
+        let (image, unlocked) = Image::new(layout.image_bytes(), options.resident)?;
         let tables = load_tables(&*device, &layout, &anchor)?;
         let Loaded { torn, unreadable } = load_home(&*device, &layout, &anchor.uuid, &tables, &image.memory)?;
         let Tables { mut checksums, damaged: damaged_blocks, .. } = tables;
-        let LogEnd { end, batches, last, going_home, gone_home } =
+        let LogEnd { end, batches, last, going_home, gone_home, damage } =
             replay(&*device, &layout, &anchor, &image)?;
+        let is_cut = damage.is_some();
+        match damage {
+            Some(damage) if !options.cut_log || options.read_only => return Err(damage),
+            Some(_) => cut(&*device, &layout, anchor.start, end.position)?,
+            None => {}
+        }
         // Home has the pages of the anchor's round whole, with a checksum unless the block of the table is lost.
         let is_covered = |page: &u64| !damaged_blocks.contains(&(page / TABLE_ENTRIES as u64));
         let (healed, mut condemned): (BTreeSet<u64>, BTreeSet<u64>) = torn
@@ -179,7 +153,8 @@ impl JournaledPm {
         let home = Home::new(home, &log, anchor.start);
         let found = Found { healed: healed.len() as u64, condemned: condemned.len() as u64 };
         let pm = JournaledPm::new((image, log, home), options.journal_ms, !options.read_only, found);
-        Ok(OpenedJournal { pm, batches, healed: healed.len() as u64, condemned: condemned.len() as u64 })
+        let cut_at = is_cut.then_some(end.position);
+        Ok(OpenedJournal { pm, batches, healed: found.healed, condemned: found.condemned, cut_at, unlocked })
     }
 }
 

@@ -17,7 +17,7 @@ use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::sync::IN_MODELS;
 
 /// Bytes behind the end of the log in which a batch may prove damage.
-const PROOF_BYTES: u64 = if IN_MODELS { 64 << 10 } else { 16 << 20 };
+pub(super) const PROOF_BYTES: u64 = if IN_MODELS { 64 << 10 } else { 16 << 20 };
 /// Bytes of the log for a read: at first 256 KiB, as most logs are short, doubled with each read.
 const WINDOW_BYTES: [u64; 2] = [256 << 10, 2 * MAX_BATCH_BYTES];
 /// Bytes of alleged proofs with a wrong CRC, after which the log counts as damaged: no crash leaves so many.
@@ -35,6 +35,8 @@ pub(super) struct LogEnd {
     pub going_home: BTreeSet<u64>,
     /// Pages that went home in the round of the anchor: the anchor's table has their checksums.
     pub gone_home: BTreeSet<u64>,
+    /// The damage at the end: the log had more.
+    pub damage: Option<JournalError>,
 }
 
 /// A part of the log in memory.
@@ -95,10 +97,10 @@ impl<'a> Window<'a> {
     }
 }
 
-/// Applies all batches from the anchor on.
+/// Applies all batches from the anchor on, up to the first damage.
 ///
 /// # Errors
-/// Damage before the end of the log; impossible entries.
+/// Impossible entries.
 pub(super) fn replay(
     device: &dyn BlockMedium,
     layout: &Layout,
@@ -107,12 +109,19 @@ pub(super) fn replay(
 ) -> Result<LogEnd, JournalError> {
     let mut window = Window::new(device, layout);
     let end = Boundary { position: anchor.start, sequence: anchor.sequence, previous: anchor.previous };
-    let mut log =
-        LogEnd { end, batches: 0, last: None, going_home: BTreeSet::new(), gone_home: BTreeSet::new() };
+    let mut log = LogEnd {
+        end,
+        batches: 0,
+        last: None,
+        going_home: BTreeSet::new(),
+        gone_home: BTreeSet::new(),
+        damage: None,
+    };
     let damage_of = |damage| JournalError::Damaged { device: device.name().to_string(), damage };
     let damaged = |position: u64, found: &str| {
         let site = format!("the journal's log at position {position}");
-        damage_of(Corrupt::new(site, "a batch that was acknowledged", found))
+        let damage = Corrupt::new(site, "a batch that was acknowledged", found);
+        JournalError::DamagedLog { device: device.name().to_string(), damage }
     };
     let mut epoch = 0;
     loop {
@@ -124,7 +133,10 @@ pub(super) fn replay(
         let left = anchor.start + layout.log_bytes() - at.position;
         let found = match next_batch(&mut window, anchor, at, left) {
             Ok(found) => found,
-            Err(Unreadable) => return Err(damaged(at.position, "an unreadable block")),
+            Err(Unreadable) => {
+                log.damage = Some(damaged(at.position, "an unreadable block"));
+                return Ok(log);
+            }
         };
         let is_later = |header: &BatchHeader| header.epoch >= epoch || planted(Mistake::ChainNotChecked);
         let Some((header, crc, batch)) = found.filter(|(header, _, _)| is_later(header)) else { break };
@@ -153,7 +165,7 @@ pub(super) fn replay(
     }
     let end = log.end.position;
     if end < anchor.acknowledged || proves_more(&mut window, anchor, end) {
-        return Err(damaged(end, "no valid batch, although the log went on"));
+        log.damage = Some(damaged(end, "no valid batch, although the log went on"));
     }
     Ok(log)
 }

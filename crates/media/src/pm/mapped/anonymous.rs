@@ -1,12 +1,23 @@
 //! Anonymous memory as a medium: the image of `journaled`, and for comparisons with PM.
 
 use super::{Access, RamPm, check_size, fill, unreadable};
+use crate::pm::mapping::{refuse_scarce, reserve};
 use crate::{MediaError, OpenError};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use terrace_format::PmOffset;
+
+/// An empty memory file.
+fn memory_file(path: &Path) -> Result<File, OpenError> {
+    let made = memfd_create("terrace", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING);
+    made.map(File::from).map_err(|error| failed(path, error))
+}
+
+fn failed(path: &Path, error: rustix::io::Errno) -> OpenError {
+    OpenError::io(path, "create", std::io::Error::from(error))
+}
 
 impl RamPm {
     /// Anonymous memory of `size` zero bytes, by the same stores as PM.
@@ -16,14 +27,36 @@ impl RamPm {
     pub fn anonymous(size: u64) -> Result<RamPm, OpenError> {
         let path = Path::new("anonymous memory");
         check_size(path, size)?;
-        let failed = |error: rustix::io::Errno| OpenError::io(path, "create", std::io::Error::from(error));
-        let made = memfd_create("terrace", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING);
-        let file = File::from(made.map_err(failed)?);
+        let file = memory_file(path)?;
         fill(&file, path, size)?;
+        Self::map_sealed(file, path, size)
+    }
+
+    fn map_sealed(file: File, path: &Path, size: u64) -> Result<RamPm, OpenError> {
         // The size of the mapping is that of the file for ever: no access can meet its end.
-        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW).map_err(failed)?;
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW).map_err(|error| failed(path, error))?;
         let access = Access { uid: rustix::process::geteuid().as_raw(), mode: 0o600, block_device: false };
         Self::map_whole(file, path, access, (size, true))
+    }
+
+    /// As [`Self::anonymous`], in large pages where the kernel gives them to memory files, and locked in memory where that is
+    /// allowed; else with the operating system's reason against the lock.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn resident(size: u64) -> Result<(RamPm, Option<std::io::Error>), OpenError> {
+        let path = Path::new("anonymous memory");
+        check_size(path, size)?;
+        let file = memory_file(path)?;
+        file.set_len(size).map_err(|error| OpenError::io(path, "set the size", error))?;
+        refuse_scarce(&file, path, size)?;
+        let memory = Self::map_sealed(file, path, size)?;
+        // Before the allocation, which would take small pages first. Small pages get their page tables at the first access:
+        // in advance that takes longer than the allocation.
+        memory.mapping.collapse();
+        reserve(memory.file(), path, size)?;
+        let unlocked = memory.mapping.lock().err();
+        Ok((memory, unlocked))
     }
 
     /// An error unless the whole range lies below `end`.

@@ -16,6 +16,7 @@ use terrace_format::{BLOCK_SIZE, DeviceBlock, Ino};
 use terrace_media::block::{AlignedBlock, FileDevice};
 use terrace_media::pm::{JournalOptions, JournaledPm};
 use terrace_media::{BlockMedium, PmMedium};
+use terrace_runtime::SystemClock;
 
 const ROOT: Ino = Ino(1);
 const PIECE_BLOCKS: u64 = 256;
@@ -34,7 +35,9 @@ const QUICK: [Size; 1] = [Size { at: "64 MiB", bytes: 64 << 20 }];
 
 fn open(path: &Path) -> Outcome<(Arc<Engine>, Arc<JournaledPm>)> {
     let device = FileDevice::open(path, true, false)?;
-    let pm = Arc::new(JournaledPm::open(Arc::new(device), JournalOptions::default())?.pm);
+    let pm = Arc::new(
+        JournaledPm::open(Arc::new(device), JournalOptions::default(), Arc::new(SystemClock::default()))?.pm,
+    );
     let (superblock, _) = read_superblock(&*pm, true)?;
     let media = PoolMedia { pm: pm.clone(), block: Vec::new() };
     let clock = Arc::new(terrace_runtime::SystemClock::default());
