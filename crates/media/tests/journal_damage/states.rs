@@ -15,8 +15,11 @@ use terrace_runtime::sync::Mutex;
 pub const PAGES: u64 = 1100;
 pub const IMAGE: u64 = PAGES * BLOCK_SIZE;
 pub const UUID: [u8; 16] = [7; 16];
-pub const OPTIONS: JournalOptions =
-    JournalOptions { ring_bytes: 8 << 20, durable: DurableWay::Dsync, ..JournalOptions::DEFAULT };
+pub const OPTIONS: JournalOptions = JournalOptions {
+    ring_bytes: 8 << 20,
+    durable: terrace_media::block::DurableWay::Dsync,
+    ..JournalOptions::DEFAULT
+};
 /// Pages that the histories store to: around the end of the first block of the tables.
 pub const USED: std::ops::Range<u64> = 990..1060;
 
