@@ -630,6 +630,67 @@ check "its server has ended" flock -n backing true
 check "the pool's header is in the file" grep -q TERRDEV0 <(head -c 8 backing)
 rm -f "$SHM-device.pm" backing
 
+## an emulated device that loses unflushed writes: a durable write and a flush reach the server, and take their time
+expect 1 "required.*--volatile" "$t" bench device backing device --class nvme --seed 7
+expect 1 "flush-us" "$t" bench device backing device --class nvme --flush-us 0
+truncate -s 1M backing
+"$t" bench device backing device --class 1000:1000:4G:4G --volatile --seed 7 --flush-us 5000 --foreground >volatile.out 2>&1 &
+volatile=$!
+for _ in $(seq 200); do [ -e device/device ] && break; sleep 0.05; done
+timeout 60 python3 - "$volatile" <<'PY'
+import mmap, os, signal, sys, time
+direct = os.open("device/device", os.O_RDWR | os.O_DIRECT)
+backing = os.open("backing", os.O_RDONLY)
+page = mmap.mmap(-1, 4096)
+def write(at, letter, flags=0):
+    page.write(letter * 4096)
+    page.seek(0)
+    assert os.pwritev(direct, [page], at, flags) == 4096
+def stored(at): return os.pread(backing, 1, at)
+def lasts(call):
+    begin = time.monotonic()
+    call()
+    return time.monotonic() - begin >= 0.005
+write(0, b"a")
+assert stored(0) == b"\0", "written through"
+assert lasts(lambda: write(4096, b"b", os.RWF_DSYNC)), "a durable write took less than a flush"
+assert stored(4096) == b"b" and stored(0) == b"\0", "a durable write is not its own alone"
+assert lasts(lambda: os.fdatasync(direct)) and stored(0) == b"a", "not flushed"
+assert lasts(lambda: os.fsync(direct)), "a flush of nothing took no time"
+synchronous = os.open("device/device", os.O_WRONLY | os.O_DSYNC)
+os.pwrite(synchronous, b"c" * 4096, 8192)
+assert stored(8192) == b"c", "O_DSYNC"
+for at in range(0, 1 << 20, 4096):
+    write(at, b"d")
+os.kill(int(sys.argv[1]), signal.SIGUSR1)
+for _ in range(200):
+    if "power lost, 1: of 2048 unflushed sectors" in open("volatile.out").read():
+        break
+    time.sleep(0.05)
+else:
+    raise SystemExit("no loss is told")
+for call in (lambda: write(0, b"e"), lambda: os.fsync(direct), lambda: os.pread(synchronous, 1, 0)):
+    try:
+        call()
+    except OSError:
+        pass
+    else:
+        raise SystemExit("a file from before the loss goes on")
+again = os.open("device/device", os.O_RDWR)
+left = os.pread(again, 1 << 20, 0)
+assert left == os.pread(backing, 1 << 20, 0), "what survived is not in the file"
+sectors = {left[at:at + 512] for at in range(0, 1 << 20, 512)}
+assert sectors <= {letter * 512 for letter in (b"a", b"b", b"c", b"d", b"\0")}, "a torn sector"
+os.pwrite(again, b"f" * 512, 0)
+os.fsync(again)
+assert stored(0) == b"f"
+PY
+check "a volatile device" test $? = 0
+check "its seed is told" grep -q "volatile, seed 7$" volatile.out
+check "unmount the volatile device" timeout 20 umount device
+check "its server has ended well" wait "$volatile"
+rm -f backing volatile.out
+
 ## a damaged superblock: the second copy is used, and said so
 cp --sparse=always "$pm" "$SHM-keep.pm"
 printf x | dd of="$pm" bs=1 seek=200 conv=notrunc status=none

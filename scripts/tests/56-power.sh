@@ -4,8 +4,8 @@
 # unflushed sectors of 512 bytes. Then `terrace check` finds nothing, and after a mount everything acknowledged is there: the
 # recording writers, mail delivery by threads, SQLite, RocksDB if it is installed.
 # CYCLES: losses of power under writers; each third is followed by a loss while the pool is mounted again. SEED repeats choices.
-# KEEP=DIR: images of the last loss are copied there. MKFS_JOURNAL: memory= and log= of the journal. FLUSH_US: the time of a
-# flush.
+# KEEP=DIR: images of the last loss are copied there. MKFS_JOURNAL: memory= and log= of the journal. FLUSH_US, TIER_FLUSH_US: the
+# time of a flush.
 . "$(dirname "$0")/suites.sh"
 . "$(dirname "$0")/sqlite.sh"
 build_helper
@@ -19,9 +19,9 @@ mkdir "$log" journal tier1
 RANDOM=${SEED:-$$}
 say "SEED=${SEED:-$$}"
 
-# start_device FILE DIR SEED: exports FILE as a volatile device; sets `device` to its process.
+# start_device FILE DIR SEED FLUSH_US: exports FILE as a volatile device; sets `device` to its process.
 start_device() {
-    "$TERRACE" bench device "$1" "$2" --class 20000:20000:2G:2G --volatile --seed "$3" --flush-us "${FLUSH_US:-3000}" \
+    "$TERRACE" bench device "$1" "$2" --class 20000:20000:2G:2G --volatile --seed "$3" --flush-us "$4" \
         --foreground >"$2.out" 2>&1 &
     device=$!
     for _ in $(seq 500); do
@@ -46,7 +46,7 @@ start_writers() {
     # sync it, which is the case when the daemon is killed between the two.
     start_sqlite truncate
     # Bytes that nobody syncs push others out of the fast tier.
-    dd if=/dev/urandom of="$mnt/unsynced" bs=256K count=60 status=none 2>/dev/null &
+    dd if=/dev/urandom of="$mnt/unsynced" bs=256K count=200 status=none 2>/dev/null &
     users+=($!)
     [ $((cycle % 4)) != 0 ] || start_rocks
 }
@@ -117,7 +117,7 @@ lose_power() { # PROCESS of the daemon
 lose_power_mounting() {
     "$TERRACE" mount --foreground "$pool" "$mnt" -o "journal_ms=100,log=$WORK/daemon.log" >foreground.out 2>&1 &
     pid=$!
-    sleep "0.$((RANDOM % 4))$((RANDOM % 10))"
+    sleep "0.$((RANDOM % 6))$((RANDOM % 10))"
     # A mount that fails ends before it is killed.
     kill -0 "$pid" || fail "cycle $cycle: mount: $(cat foreground.out)"
     lose_power "$pid"
@@ -136,11 +136,12 @@ keep_images() {
 unflushed() { awk '/^power lost/ { sum += $5; if ($5) some++ } END { print sum + 0, some + 0 }' "$1"; }
 
 (umask 077 && truncate -s 400M "$SHM.tier")
-start_device "$SHM.tier" tier1 "$RANDOM"
+# Slow flushes leave more writes unflushed at a loss.
+start_device "$SHM.tier" tier1 "$RANDOM" "${TIER_FLUSH_US:-20000}"
 tier=$device
-"$TERRACE" mkfs --journal "$SHM.journal,${MKFS_JOURNAL:-memory=24M,log=48M}" --tier tier1/device >mkfs.out 2>&1 ||
+"$TERRACE" mkfs --journal "$SHM.journal,${MKFS_JOURNAL:-memory=16M,log=32M}" --tier tier1/device >mkfs.out 2>&1 ||
     fail "mkfs: $(cat mkfs.out)"
-start_device "$SHM.journal" journal "$RANDOM"
+start_device "$SHM.journal" journal "$RANDOM" "${FLUSH_US:-3000}"
 journal=$device
 pool=journal/device
 
