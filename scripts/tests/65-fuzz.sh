@@ -4,7 +4,7 @@
 . "$(dirname "$0")/suites.sh"
 need g++ g++
 seconds=${FUZZ_SECONDS:-3}
-targets=${FUZZ_TARGETS:-"superblock checkpoint record lanes page keys device words extents cuckoo clustered request check pool"}
+targets=${FUZZ_TARGETS:-"superblock checkpoint record lanes page keys device words extents cuckoo clustered request check pool journal_anchor journal_batch"}
 # The flags of `cargo fuzz build -s none`, which would have to be installed first. They need no nightly toolchain, only
 # its switch.
 export RUSTC_BOOTSTRAP=1

@@ -24,6 +24,10 @@ impl Tier0File {
     pub fn open(path: &Path) -> io::Result<Tier0File> {
         let file = open_to_read(path)?;
         let anchor = anchor_of(&file);
+        if anchor.is_none() && is_journal(path) {
+            let text = "the journal's anchor is damaged, or of another version; 'terrace check' says more";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        }
         let home = |anchor: &Anchor| anchor.layout().ok().map(|layout| layout.home().byte_offset());
         let start = anchor.as_ref().and_then(home).unwrap_or(0);
         Ok(Tier0File { file, start, anchor })

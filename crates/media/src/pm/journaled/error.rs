@@ -13,7 +13,9 @@ pub enum JournalError {
         device: String,
     },
     /// An anchor of another version.
-    #[error("{device}: the journal has version {version}, this program knows version 1")]
+    #[error(
+        "{device}: the journal has version {version}, this program knows version 1; use the program that made it"
+    )]
     Version {
         /// The device.
         device: String,
@@ -21,7 +23,9 @@ pub enum JournalError {
         version: u32,
     },
     /// Damage that opening cannot mend.
-    #[error("{device}: {damage}")]
+    #[error(
+        "{device}: the journal is damaged, nothing was written: {damage}; put a backup back, or make the pool anew"
+    )]
     Damaged {
         /// The device.
         device: String,
@@ -48,7 +52,9 @@ pub enum JournalError {
         needed: u64,
     },
     /// The image does not fit into the memory that is available.
-    #[error("{device}: tier 0 needs {needed} bytes of memory, {available} are available")]
+    #[error(
+        "{device}: tier 0 needs {needed} bytes of memory, {available} are available; end other programs first"
+    )]
     NoMemory {
         /// The device.
         device: String,
