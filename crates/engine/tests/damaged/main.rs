@@ -11,6 +11,7 @@ mod text;
 mod damage;
 mod exercise;
 mod flip;
+mod journal;
 mod sites;
 
 use exercise::Outcome;
@@ -35,6 +36,8 @@ pub const ROOT: Ino = Ino(1);
 /// Pools of an ordinary run.
 const POOLS: u64 = 5000;
 const THREADS: u64 = 2;
+/// A damaged journal has every ninth pool.
+const JOURNAL_SHARE: u64 = 9;
 /// The time after which a pool counts as never ending; a normal one takes milliseconds.
 const HANG_S: u64 = 30;
 /// The memory that counts as unbounded: more than all pools under way ever need.
@@ -64,7 +67,13 @@ fn one(sounds: &[Sound], seed: u64) -> Outcome {
         eprintln!("seed {seed}: {:#?}", damaged.story);
     }
     let (image, device, mut random) = (damaged.pm, damaged.device, damaged.random.into_inner());
-    let pm: Arc<dyn PmMedium> = Arc::new(RecordedPm::from_image(image));
+    let pm: Arc<dyn PmMedium> = match seed % JOURNAL_SHARE {
+        0 => match journal::in_journal(&image, &mut random) {
+            Some(pm) => pm,
+            None => return Outcome::default(),
+        },
+        _ => Arc::new(RecordedPm::from_image(image)),
+    };
     let device: Arc<dyn BlockMedium> = Arc::new(SimulatedDevice::from_image(device));
     exercise::exercise(&(pm, device), &mut random)
 }
