@@ -8,6 +8,7 @@ use terrace_format::{BLOCK_SIZE, DeviceBlock, PmOffset};
 use terrace_media::block::SimulatedDevice;
 use terrace_media::pm::{JournalOptions, JournaledPm, PmImage};
 use terrace_media::{BlockMedium, PmMedium};
+use terrace_runtime::ManualClock;
 
 /// Writes an image into a new journal, half of it home, damages some blocks, and opens the journal again. `None` if that refuses
 /// the journal.
@@ -18,7 +19,10 @@ pub fn in_journal(image: &PmImage, random: &mut StdRng) -> Option<Arc<dyn PmMedi
     JournaledPm::create(&device, layout, [5; 16]).ok()?;
     let device: Arc<SimulatedDevice> = Arc::new(device);
     let options = JournalOptions { ring_bytes: 8 << 20, ..Default::default() };
-    let pm = JournaledPm::open(device.clone() as Arc<dyn BlockMedium>, options).ok()?.pm;
+    let pm =
+        JournaledPm::open(device.clone() as Arc<dyn BlockMedium>, options, Arc::new(ManualClock::new(1)))
+            .ok()?
+            .pm;
     for offset in (0..bytes).step_by(BLOCK_SIZE as usize) {
         let mut page = [0; BLOCK_SIZE as usize];
         assert!(image.read(offset, &mut page), "a page of the image");
@@ -39,6 +43,7 @@ pub fn in_journal(image: &PmImage, random: &mut StdRng) -> Option<Arc<dyn PmMedi
         image.set_block(block, content);
     }
     let device = Arc::new(SimulatedDevice::from_image(image));
-    let opened = JournaledPm::open(device as Arc<dyn BlockMedium>, options).ok()?;
+    let opened =
+        JournaledPm::open(device as Arc<dyn BlockMedium>, options, Arc::new(ManualClock::new(1))).ok()?;
     Some(Arc::new(opened.pm))
 }

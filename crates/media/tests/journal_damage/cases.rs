@@ -2,9 +2,10 @@
 
 use super::states::*;
 use std::sync::Arc;
-use terrace_format::journal::ANCHOR_COPIES;
+use terrace_format::checkpoint::FAR;
+use terrace_format::journal::{ANCHOR_COPIES, Anchor};
 use terrace_format::{BLOCK_SIZE, DeviceBlock, PmOffset};
-use terrace_media::block::{AlignedBlock, DeviceImage, DeviceSnapshot, SimulatedDevice};
+use terrace_media::block::{AlignedBlock, DeviceImage, DeviceSnapshot, Operation, SimulatedDevice, Times};
 use terrace_media::pm::{JournaledPm, OpenedJournal};
 use terrace_media::{BlockMedium, PmMedium};
 use terrace_runtime::ManualClock;
@@ -164,5 +165,50 @@ fn anchors_of_earlier_laps_refuse_the_journal() {
         let anchors =
             ANCHOR_COPIES.iter().fold(image, |image, copy| with_block(&image, copy.0, old.block(*copy)));
         assert!(refusal(anchors).contains("although the log went on"), "after {laps} laps");
+    }
+}
+
+/// The last batch was once read and written again block by block.
+#[test]
+fn an_opening_reads_and_writes_in_large_pieces() {
+    let history = History::new(6);
+    history.pm.write(PmOffset(0), &[3; 15 << 17]).unwrap();
+    history.pm.persist().unwrap();
+    let device = Arc::new(SimulatedDevice::from_image(history.left()));
+    assert_eq!(open(device.clone()).batches, 1);
+    let counters = device.counters();
+    assert!(counters.reads < 60 && counters.writes < 10, "{counters:?}");
+    // All blocks of a piece are tried where the piece cannot be read, and no block twice.
+    let device = Arc::new(SimulatedDevice::from_image(history.left()));
+    let behind = layout().log().0 + 1500;
+    device.fail_next(Operation::Read, behind..behind + 1, 5, Times::Forever);
+    assert_eq!(open(device.clone()).batches, 1);
+    assert!(device.counters().reads < 60 + 256, "{:?}", device.counters());
+}
+
+/// An opening would go over the newer of two copies that lie in each other's place. From a number next to the largest, the next
+/// anchor would count as damage: the journal would be lost with the first store.
+#[test]
+fn misplaced_anchors_and_largest_numbers_are_refused() {
+    let image = History::new(7).left();
+    let [first, second] = ANCHOR_COPIES;
+    let swapped = with_block(&image, first.0, image.block(second));
+    let swapped = with_block(&swapped, second.0, image.block(first));
+    assert!(refusal(swapped).contains("an anchor of this copy"));
+    let newest = newest_anchor(&image).unwrap();
+    let with_anchors = |anchor: Anchor| {
+        ANCHOR_COPIES.iter().enumerate().fold(image.clone(), |image, (index, copy)| {
+            let anchor = Anchor { number: anchor.number & !1 | index as u64, ..anchor };
+            with_block(&image, copy.0, anchor.encode().try_into().map(AlignedBlock).unwrap())
+        })
+    };
+    open_image(with_anchors(newest));
+    let far = FAR - 2;
+    for anchor in [
+        Anchor { number: far, ..newest },
+        Anchor { epoch: far, ..newest },
+        Anchor { sequence: far, ..newest },
+    ] {
+        assert!(refusal(with_anchors(anchor)).contains("numbers that a journal can reach"), "{anchor:?}");
     }
 }
