@@ -26,7 +26,7 @@ mod superblock;
 mod unmount;
 
 pub use accounts::Accounts;
-pub use api::{Mappings, Movements, Simulation};
+pub use api::{Durability, Mappings, Movements, Simulation};
 pub use background::Background;
 pub use engine::Engine;
 pub use memory_source::{Memory, MemorySource};

@@ -1,10 +1,12 @@
 //! Block devices (design 3).
 
 mod device_image;
+mod durable_way;
 mod emulated;
 mod faults;
 pub mod file;
 mod inject;
+mod ioctl;
 mod missing;
 pub mod probe;
 mod ring;
@@ -12,6 +14,7 @@ pub mod simulated;
 mod whole;
 
 pub use device_image::{DeviceImage, DeviceSnapshot};
+pub use durable_way::DurableWay;
 pub use emulated::EmulatedBlock;
 pub use faults::{Begins, Operation, Times};
 pub use file::FileDevice;
@@ -58,18 +61,6 @@ impl<'a> BlockRead<'a> {
     pub fn new(first: DeviceBlock, into: &'a mut [AlignedBlock]) -> BlockRead<'a> {
         BlockRead { first, into, result: Ok(()) }
     }
-}
-
-/// A way to write durably.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum DurableWay {
-    /// The quicker of the others, by trials.
-    #[default]
-    Quicker,
-    /// Each write says that it is to be durable (RWF_DSYNC): forced unit access, where the device has it.
-    Dsync,
-    /// A write, and a flush.
-    Flush,
 }
 
 /// Blocks and where on a device they go.

@@ -1,8 +1,8 @@
-//! The journaled medium under the scheduler: threads store, observe each other's stores, write back lines of in-place stores and
-//! persist, beside home rounds and a loss of power (rules J2, J3, J5, J7).
+//! The journaled medium under the scheduler: writers store numbers, observe stores of other writers, write back lines of
+//! in-place stores and persist, beside home rounds and a loss of power (rules J2, J3, J5, J7).
 //!
-//! Each crash has all stores that a `persist` covered, and a store only with the stores that its thread had seen before. A life
-//! after the crash finds the content that it left.
+//! After a crash the image has all stores before a `persist`, and a store only beside the stores seen by the writer before. The
+//! next life finds the same content.
 #![allow(clippy::unwrap_used)]
 
 use std::panic::Location;
@@ -10,6 +10,7 @@ use std::sync::Arc;
 use terrace_format::journal::{Layout, MIN_LOG_BYTES};
 use terrace_format::{DeviceBlock, PmOffset};
 use terrace_media::block::{AlignedBlock, DeviceImage, DeviceSnapshot, DurableWay, Run, SimulatedDevice};
+use terrace_media::crash::CrashClock;
 use terrace_media::pm::{JournalOptions, JournaledPm, OpenedJournal};
 use terrace_media::{BlockMedium, MediaError, PmMedium};
 use terrace_models::{Schedules, UUID, below, explore, finds, once};
@@ -28,13 +29,13 @@ const ROUNDS: u64 = 3;
 /// Images of each crash.
 const IMAGES: u64 = 2;
 
-/// The number of a writer's last store, and the number of the other writer that it had seen.
+/// The number of a writer's last store, and the last number seen of the other writer.
 const WRITERS: [PmOffset; 2] = [PmOffset(0), PmOffset(4096)];
-/// A record in a page, and the in-place store that it names in another.
+/// A record, and an in-place store named by the record.
 const RECORD: PmOffset = PmOffset(2 * 4096);
 const IN_PLACE: PmOffset = PmOffset(3 * 4096);
 
-/// A device whose operations let other threads run before they return.
+/// A device. Other threads run before the end of an operation.
 struct Slow {
     inner: Arc<SimulatedDevice>,
     turns: AtomicU64,
@@ -96,7 +97,7 @@ fn pair(pm: &JournaledPm, at: PmOffset) -> (u64, u64) {
     (pm.load_u64(at).unwrap(), pm.load_u64(at.plus(8)).unwrap())
 }
 
-/// A crash: the device, and the stores that were acknowledged before it.
+/// A crash: the device, and the stores acknowledged before.
 struct Crash {
     device: DeviceSnapshot,
     acknowledged: [u64; 2],
@@ -105,15 +106,15 @@ struct Crash {
 struct Model {
     pm: JournaledPm,
     device: Arc<SimulatedDevice>,
-    /// The numbers of the stores that `persist` covered, of each writer.
+    /// The last store covered by `persist`, of each writer.
     acknowledged: [AtomicU64; 2],
     crashes: Mutex<Vec<Crash>>,
-    /// Calls that wait for an answer.
+    /// Calls without an answer.
     calls: AtomicU64,
 }
 
 impl Model {
-    /// Stores numbers, each with the number seen of the other writer; persists most, some through a call.
+    /// Stores numbers beside the last number seen of the other writer; persists most, some through a call.
     fn write(self: &Arc<Self>, own: usize) {
         for number in 1..=ROUNDS {
             let (seen, _) = pair(&self.pm, WRITERS[1 - own]);
@@ -142,7 +143,7 @@ impl Model {
         }
     }
 
-    /// Records, each followed by its in-place store.
+    /// Writes records, and in-place stores behind the records.
     fn store_in_place(&self) {
         for number in 1..=ROUNDS {
             self.pm.write(RECORD, &number.to_le_bytes()).unwrap();
@@ -174,7 +175,7 @@ impl Model {
     }
 }
 
-/// Opens what a crash left, and lives on.
+/// Opens the image of a crash, and lives on.
 fn judge(crash: &Crash) {
     for _ in 0..IMAGES {
         let device = Arc::new(SimulatedDevice::from_image(crash.device.image_random(below(u64::MAX))));
@@ -232,6 +233,48 @@ fn model(image: &DeviceImage) {
     crashes.iter().for_each(judge);
 }
 
+/// Records, in-place stores and write-backs beside commits, with a loss of power at every event of the device.
+fn in_place_model(image: &DeviceImage) {
+    let clock = CrashClock::new();
+    let device = Arc::new(SimulatedDevice::with_clock("journal", image.clone(), &clock));
+    let pm = Arc::new(open(&device).pm);
+    let moments: Arc<Mutex<Vec<DeviceSnapshot>>> = Arc::default();
+    let (kept, weak) = (Arc::clone(&moments), Arc::downgrade(&device));
+    clock.on_event(Some(Box::new(move |_| {
+        kept.lock().extend(weak.upgrade().map(|device| device.snapshot()));
+    })));
+    let works: [fn(&JournaledPm); 3] = [
+        |pm| {
+            for number in 1..=2u64 {
+                pm.write(RECORD, &number.to_le_bytes()).unwrap();
+                pm.store(IN_PLACE, &number.to_le_bytes()).unwrap();
+            }
+        },
+        |pm| (0..2).for_each(|_| pm.write_back(IN_PLACE, 8)),
+        |pm| (0..3).for_each(|_| pm.persist().unwrap()),
+    ];
+    let start = |work: fn(&JournaledPm)| {
+        let pm = Arc::clone(&pm);
+        spawn("model", move || work(&pm)).unwrap()
+    };
+    let threads: Vec<_> = works.into_iter().map(start).collect();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    clock.on_event(None);
+    for moment in std::mem::take(&mut *moments.lock()) {
+        let opened = open(&Arc::new(SimulatedDevice::from_image(moment.image_none())));
+        let [(record, _), (in_place, _)] = [RECORD, IN_PLACE].map(|at| pair(&opened.pm, at));
+        assert!(in_place <= record, "in-place store {in_place} with record {record}");
+    }
+}
+
+#[test]
+fn an_in_place_store_is_durable_behind_the_record() {
+    let image = once(new_journal);
+    explore("journal", Schedules { random: 200, priorities: 400 }, move || in_place_model(&image));
+}
+
 #[test]
 fn a_loss_of_power_leaves_a_prefix_of_all_stores() {
     let image = once(new_journal);
@@ -242,7 +285,6 @@ fn a_loss_of_power_leaves_a_prefix_of_all_stores() {
 fn the_model_of_the_journal_finds_planted_mistakes() {
     for mistake in [
         Mistake::ImageBeforeRing,
-        Mistake::PlaceBeforeRead,
         Mistake::HomeBeforeLog,
         Mistake::ChainNotChecked,
         Mistake::AcknowledgedOutOfOrder,
@@ -251,4 +293,7 @@ fn the_model_of_the_journal_finds_planted_mistakes() {
         let schedules = Schedules { random: 2000, priorities: 2000 };
         assert!(finds("journal", mistake, schedules, move || model(&image)), "{mistake:?} is not found");
     }
+    let image = once(new_journal);
+    let (mistake, schedules) = (Mistake::PlaceBeforeRead, Schedules { random: 2000, priorities: 4000 });
+    assert!(finds("journal", mistake, schedules, move || in_place_model(&image)), "{mistake:?} is not found");
 }

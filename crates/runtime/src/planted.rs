@@ -11,6 +11,12 @@
 //! The list was written before the crash explorer and grows only with what is built: the traps of other file systems,
 //! one row or more for each, and five that the design's own rules guard against.
 
+mod journaled;
+mod modelled;
+
+pub use journaled::JOURNALED;
+pub use modelled::MODELLED;
+
 /// A mistake. See [`MISTAKES`], [`MODELLED`] and [`JOURNALED`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
@@ -338,96 +344,6 @@ pub const MISTAKES: &[(Mistake, &str, &str)] = &[
         Mistake::CleanBeforeFence,
         "clean-before-fence",
         "a lazy page is installed and counts as clean before the lines of its write-back are fenced",
-    ),
-];
-
-/// Mistakes that a model under the scheduler finds (crates/models); the simulator does not search for them.
-pub const MODELLED: &[(Mistake, &str, &str)] = &[
-    (
-        Mistake::OneVersionInPlace,
-        "one-version-in-place",
-        "the version of a block rises before the lines of a lazy page are stored in place, and not when they become valid",
-    ),
-    (
-        Mistake::StoresNotWaitedFor,
-        "stores-not-waited-for",
-        "a direct write, a truncation or a movement does not wait for lines that write-back stores without the inode's lock",
-    ),
-    (
-        Mistake::SyncSkipsInFlight,
-        "sync-skips-in-flight",
-        "an fsync leaves lazy pages to the step that has them in flight, and returns before they are written",
-    ),
-    (
-        Mistake::LaterWriteForgotten,
-        "later-write-forgotten",
-        "a page whose copy is installed counts as clean, although a write came after the copy",
-    ),
-    (
-        Mistake::ClaimIgnoresQuarantine,
-        "claim-ignores-quarantine",
-        "a claim that is short of blocks takes freed ones whose freeing record the checkpoint has not passed",
-    ),
-    (
-        Mistake::ClaimIgnoresClaims,
-        "claim-ignores-claims",
-        "a change of the clustered map takes a free line that another change under way has claimed",
-    ),
-    (
-        Mistake::SearchIgnoresMoves,
-        "search-ignores-moves",
-        "a search in the cuckoo map does not look whether the first bucket has changed when the second has no entry",
-    ),
-];
-
-/// Mistakes of the journaled medium: its model under the scheduler or its refinement finds them (crates/models,
-/// crates/sim/tests/journal.rs).
-pub const JOURNALED: &[(Mistake, &str, &str)] = &[
-    (
-        Mistake::ImageBeforeRing,
-        "image-before-ring",
-        "a store goes into the image before its place in the ring is reserved",
-    ),
-    (
-        Mistake::PlaceBeforeRead,
-        "place-before-read",
-        "a write-back reserves its place in the ring before the lines are read",
-    ),
-    (
-        Mistake::HomeBeforeLog,
-        "home-before-log",
-        "a page goes home before the log is durable up to the page's stores",
-    ),
-    (
-        Mistake::AnchorBeforeFlush,
-        "anchor-before-flush",
-        "an anchor is written before pages and table are flushed",
-    ),
-    (
-        Mistake::LogFreeBeforeAnchor,
-        "log-free-before-anchor",
-        "the log is used again before the anchor that passes it is durable",
-    ),
-    (
-        Mistake::ChainNotChecked,
-        "chain-not-checked",
-        "opening takes a batch of an earlier history for the next one: the CRC of the batch before is not compared",
-    ),
-    (
-        Mistake::AcknowledgedOutOfOrder,
-        "acknowledged-out-of-order",
-        "a batch is acknowledged when it is written, before an earlier batch is",
-    ),
-    (Mistake::PersistErrorSwallowed, "persist-error-swallowed", "a batch whose write failed is acknowledged"),
-    (
-        Mistake::ForgottenWhenFreed,
-        "forgotten-when-freed",
-        "a block's page is forgotten when the block is freed, before the freeing record is durable",
-    ),
-    (
-        Mistake::StampBeforePersist,
-        "stamp-before-persist",
-        "devices are stamped with an epoch that the journal does not have yet",
     ),
 ];
 

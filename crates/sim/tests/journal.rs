@@ -1,5 +1,5 @@
-//! The journaled medium against the model of `recorded` in which only `persist` makes durable: the same calls to both, and after
-//! a crash at each event of the device an image that the model allows (rules J1 to J12).
+//! The journaled medium against the model `recorded` with durability by `persist` alone: the same calls to both, and after a crash
+//! at every event of the device an image allowed by the model (rules J1 to J12).
 //!
 //! `TERRACE_REFINEMENTS=N` judges N histories instead of a few.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
@@ -29,7 +29,7 @@ const EIO: i32 = 5;
 const CALLS: u64 = 120;
 const LIVES: u64 = 3;
 const IMAGES: u64 = 4;
-/// Rewrites of the whole image that fill the log.
+/// Rewrites of the whole image for a full log.
 const LAP: u64 = MIN_LOG_BYTES / IMAGE;
 
 /// splitmix64 (Steele, Lea, Flood, OOPSLA 2014).
@@ -62,7 +62,7 @@ fn content(pm: &JournaledPm) -> PmImage {
     bytes.into()
 }
 
-/// The states of both media at an event of the device, and the lines whose content meant nothing.
+/// The states of both media at an event of the device, and the lines without meaning.
 type Moment = (DeviceSnapshot, CrashSnapshot, BTreeSet<u64>);
 
 /// Both media, driven by the same calls.
@@ -73,7 +73,7 @@ struct Pair {
     clock: Arc<CrashClock>,
     /// Lines of forgotten pages, until a `persist` behind a store to the whole page.
     meaningless: Arc<Mutex<BTreeSet<u64>>>,
-    /// Forgotten pages that were stored to since.
+    /// Forgotten pages with a later store.
     restored: RefCell<BTreeSet<u64>>,
     moments: Arc<Mutex<Vec<Moment>>>,
     /// Events are passed over.
@@ -112,7 +112,7 @@ impl Pair {
         pair
     }
 
-    /// A call to both; a refusal of the journaled medium ends its life.
+    /// A call to both; a refusal of the journaled medium ends the life.
     fn both(&self, act: impl Fn(&dyn PmMedium) -> Result<(), MediaError>) {
         self.has_failed.set(act(&self.journaled).is_err());
         act(&*self.recorded).unwrap();
@@ -146,7 +146,7 @@ impl Pair {
         self.restored.borrow_mut().insert(page);
     }
 
-    /// Rewrites the image so often that the log comes round.
+    /// Rewrites the image until the log comes round.
     fn lap(&self, random: &mut Random) {
         self.is_hurried.store(true, Ordering::Relaxed);
         for left in (0..LAP + random.below(20)).rev() {
@@ -266,7 +266,7 @@ fn crash_images_match_recorded_pm_with_persist_only() {
     assert!(judged > 100 * histories());
 }
 
-/// Mistakes that need several threads, or a whole pool.
+/// Mistakes for several threads, or a whole pool.
 const ELSEWHERE: [Mistake; 6] = [
     Mistake::ImageBeforeRing,
     Mistake::PlaceBeforeRead,

@@ -4,6 +4,7 @@ use crate::guard::{ended, guarded};
 use crate::served::Served;
 use rustix::io::Errno;
 use std::sync::Arc;
+use terrace_engine::Durability;
 use terrace_runtime::thread::Queue;
 
 /// Answers once everything committed before is durable.

@@ -15,7 +15,7 @@ use crate::waiting::Waiting;
 use rustix::io::Errno;
 use std::cell::RefCell;
 use std::sync::Arc;
-use terrace_engine::{Durable, Engine, FsResult, Progress, Wait};
+use terrace_engine::{Durability, Durable, Engine, FsResult, Progress, Wait};
 use terrace_format::Ino;
 use terrace_runtime::{Clock, SystemClock};
 

@@ -126,6 +126,7 @@ impl Wal {
     /// The medium's.
     #[track_caller]
     pub fn try_persist(&self, point: Point) -> Result<bool> {
+        assert!(point <= self.pm.point(), "a point that no store has reached");
         self.pm.try_persist_at(point, Location::caller()).map_err(|error| self.stop(error))
     }
     /// As [`Self::persist`], without a wait ([`PmMedium::persist_then_at`]): calls `done` now or later. True if the caller has to

@@ -1,7 +1,6 @@
 //! System calls on the content of files, and syncing.
 use crate::engine::Engine;
 use terrace_format::Ino;
-use terrace_fs::sync::Durable;
 use terrace_store::error::FsResult;
 use terrace_store::operation::progress::Progress;
 use terrace_store::types::Allocate;
@@ -50,21 +49,6 @@ impl Engine {
         wait: Wait,
     ) -> FsResult<usize> {
         terrace_fs::content::write::write_durably(&self.store, ino, offset, data, flags, wait)
-    }
-
-    /// As [`Self::write`], but a synchronous write is durable only when [`Self::persist_then`] says so.
-    ///
-    /// # Errors
-    /// As [`Self::write`].
-    pub fn write_ordered(
-        &self,
-        ino: Ino,
-        offset: u64,
-        data: &[u8],
-        flags: WriteFlags,
-        wait: Wait,
-    ) -> FsResult<usize> {
-        terrace_fs::content::write::write(&self.store, ino, offset, data, flags, wait)
     }
 
     /// Allocates or deallocates a range.
@@ -137,41 +121,6 @@ impl Engine {
     /// As [`Self::fsync`].
     pub fn fsync_handle(&self, ino: Ino, handle: u64, _data_only: bool, wait: Wait) -> FsResult<()> {
         terrace_fs::sync::fsync_handle(&self.store, ino, handle, wait)
-    }
-
-    /// As [`Self::fsync_handle`] by a caller that may not wait, and who waits for the journal by [`Self::persist_then`].
-    ///
-    /// # Errors
-    /// As [`Self::fsync`]; `WouldBlock` for dirty pages alone.
-    pub fn begin_fsync_handle(&self, ino: Ino, handle: u64) -> FsResult<Durable> {
-        terrace_fs::sync::begin_fsync_handle(&self.store, ino, handle)
-    }
-
-    /// As [`Self::begin_fsync_handle`], for a directory.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn begin_fsyncdir(&self, ino: Ino) -> FsResult<Durable> {
-        terrace_fs::sync::begin_fsync(&self.store, ino)
-    }
-
-    /// Calls `done` once, now or later, when everything committed so far is durable or PM has failed, from a thread that holds no
-    /// lock. True if the caller has to bring a thread that may wait to [`Self::persist_waiting`].
-    pub fn persist_then(&self, done: impl FnOnce(FsResult<()>) + Send + 'static) -> bool {
-        terrace_fs::sync::persist_then(&self.store, done)
-    }
-
-    /// Does the waiting that [`Self::persist_then`] left to another thread.
-    pub fn persist_waiting(&self) {
-        terrace_fs::sync::persist_waiting(&self.store);
-    }
-
-    /// Everything committed so far is durable.
-    ///
-    /// # Errors
-    /// EIO when PM has failed.
-    pub fn barrier(&self) -> FsResult<()> {
-        terrace_fs::sync::barrier(&self.store)
     }
 
     /// As [`Self::fsync`], for a directory.

@@ -10,7 +10,7 @@ use crate::set_id::is_to_run;
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use terrace_engine::{FsError, FsResult, Progress, Seek, Wait};
+use terrace_engine::{Durability, FsError, FsResult, Progress, Seek, Wait};
 use terrace_format::Ino;
 use terrace_transport::Served;
 use terrace_transport::requests::{Part, Write};

@@ -4,6 +4,8 @@
 //! fdatasync, which returns only when the device's own cache was flushed. Where the file system
 //! refuses O_DIRECT the page cache lies between, and flush covers it too; `describe` says so.
 
+use super::durable_way::is_flush_quicker;
+use super::ioctl::{device_size, discard};
 use super::ring::{Direction, Rings, Span, write_dsync};
 use super::{AlignedBlock, BlockMedium, BlockRead, DurableWay, HostRoom, Run};
 use crate::found::{Access, Found, create_new, create_unnamed, is_in_memory};
@@ -18,14 +20,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use terrace_format::{BLOCK_SIZE, DeviceBlock};
 use terrace_runtime::sync::Mutex;
-use terrace_runtime::{Clock, SystemClock};
-
-/// Trials of durable writes.
-const DURABLE_TRIALS: usize = 64;
-/// Size of a block device in bytes.
-const BLKGETSIZE64: libc::Ioctl = 0x8008_1272;
-/// Discards {offset, length} of a block device.
-const BLKDISCARD: libc::Ioctl = 0x1277;
 
 /// A block device or regular file.
 pub struct FileDevice {
@@ -222,26 +216,6 @@ impl FileDevice {
         }
     }
 
-    /// Whether a write and a flush take less time than a write that says to be durable. Each is tried in turns.
-    fn is_flush_quicker(&self, (first, blocks): (DeviceBlock, u64)) -> Result<bool, MediaError> {
-        let content = vec![AlignedBlock::zeroed(); blocks as usize];
-        let clock = SystemClock::default();
-        let mut times_ns = [Vec::new(), Vec::new()];
-        for trial in 0..DURABLE_TRIALS {
-            let flushes = trial % 2 == 1;
-            self.flushes.store(flushes, Ordering::Relaxed);
-            let begun_ns = clock.monotonic_ns();
-            self.write_durable(&[(first, &content)])?;
-            times_ns[usize::from(flushes)].push(clock.monotonic_ns() - begun_ns);
-        }
-        let [by_dsync_ns, by_flush_ns] = times_ns.map(|mut times_ns| {
-            times_ns.sort_unstable();
-            times_ns[times_ns.len() / 2]
-        });
-        tracing::info!(device = self.name, by_dsync_ns, by_flush_ns, "medians of durable writes");
-        Ok(by_flush_ns < by_dsync_ns)
-    }
-
     /// Whether the device has all these blocks.
     fn holds(&self, first: DeviceBlock, blocks: u64) -> bool {
         matches!(first.0.checked_add(blocks), Some(end) if end <= self.blocks)
@@ -264,16 +238,6 @@ fn open_direct(
         Err(error) if errno(&error) == Some(libc::EBUSY) => Err(OpenError::Busy { path: path.to_path_buf() }),
         Err(error) => Err(error),
     }
-}
-
-fn device_size(file: &File, path: &Path) -> Result<u64, OpenError> {
-    let mut bytes: u64 = 0;
-    // SAFETY: BLKGETSIZE64 writes one u64 through the pointer.
-    let answer = unsafe { libc::ioctl(file.as_raw_fd(), BLKGETSIZE64, &raw mut bytes) };
-    if answer != 0 {
-        return Err(OpenError::io(path, "size", io::Error::last_os_error()));
-    }
-    Ok(bytes)
 }
 
 /// The span of bytes that a read of `into` fills.
@@ -391,10 +355,9 @@ impl BlockMedium for FileDevice {
         let flushes = match way {
             DurableWay::Dsync => false,
             DurableWay::Flush => true,
-            DurableWay::Quicker => self.is_flush_quicker(trial)?,
+            DurableWay::Quicker => is_flush_quicker(self, &self.flushes, trial)?,
         };
         self.flushes.store(flushes, Ordering::Relaxed);
-        tracing::info!(device = self.name, flushes, "durable writes");
         Ok(())
     }
 
@@ -416,12 +379,7 @@ impl BlockMedium for FileDevice {
         }
         let (offset, length) = (first.byte_offset(), blocks * BLOCK_SIZE);
         let result = if self.access.block_device {
-            let range = [offset, length];
-            // SAFETY: BLKDISCARD reads two u64 through the pointer.
-            match unsafe { libc::ioctl(self.file.as_raw_fd(), BLKDISCARD, range.as_ptr()) } {
-                0 => Ok(()),
-                _ => Err(io::Error::last_os_error()),
-            }
+            discard(&self.file, offset, length)
         } else {
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             fallocate(&self.file, flags, offset, length).map_err(io::Error::from)

@@ -11,6 +11,7 @@
 
 mod anchors;
 mod commit;
+mod commits;
 mod create;
 mod cut;
 mod dirty;

@@ -1,10 +1,10 @@
 //! Attempts: how an operation gets what it needs without waiting under locks (design T7, L2, P1).
 
+use crate::attempt::log_space::wait_for_log;
 use crate::attempt::provide::provide;
 use crate::error::{FsError, FsResult};
 use crate::operation::need::{Attempt, Fail};
 use crate::operation::op::Op;
-use crate::pressure::log_space::wait_for_log;
 use crate::store::Store;
 use crate::types::Wait;
 use terrace_wal::{Error, Reservation};

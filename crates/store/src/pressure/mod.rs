@@ -2,6 +2,5 @@
 
 pub mod buffer;
 pub mod ending;
-pub mod log_space;
 pub mod pm_space;
 pub mod processor;

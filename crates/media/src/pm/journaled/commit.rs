@@ -10,161 +10,19 @@
 //! so and another batch may be sealed, a thread was woken to seal it.
 //! Lock order: the state comes before a seat. Calls are answered without locks.
 
+use super::commits::{Answer, Boundary, Closed, Commits, Flight, Seat, Waiter, tell};
 use super::image::Image;
-use super::log::{Boundary, Log};
+use super::log::Log;
 use super::patience::Patience;
 use crate::block::{Run, bytes_of};
 use crate::pm::Done;
 use crate::{DeviceError, MediaError};
-use std::collections::VecDeque;
 use std::sync::Arc;
 use terrace_format::BLOCK_SIZE;
 use terrace_format::journal::{BATCH_HEADER_BYTES, BatchHeader};
 use terrace_runtime::planted::{Mistake, planted};
+use terrace_runtime::sync::MutexGuard;
 use terrace_runtime::sync::atomic::Ordering;
-use terrace_runtime::sync::{Condvar, Mutex, MutexGuard};
-
-/// Batches in flight together on a device that is quick.
-const MOST_IN_FLIGHT: usize = 4;
-/// A device is quick if a durable write takes less: then the next batch need not gather for long.
-const QUICK_NS: u64 = 200_000;
-/// Weight of the last durable write in the mean: one part of this number.
-const MEAN_PART: u64 = 8;
-
-/// A closed batch in the queue.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Closed {
-    pub start: u64,
-    pub end: u64,
-}
-
-/// A sealed batch.
-struct Flight {
-    end: Boundary,
-    length: u64,
-    is_written: bool,
-}
-
-/// Where a thread sleeps.
-#[derive(Default)]
-struct Seat {
-    is_woken: Mutex<bool>,
-    changed: Condvar,
-}
-
-impl Seat {
-    fn sleep(&self) {
-        let mut is_woken = self.is_woken.lock();
-        while !*is_woken {
-            self.changed.wait(&mut is_woken);
-        }
-    }
-
-    fn wake(&self) {
-        *self.is_woken.lock() = true;
-        self.changed.notify_one();
-    }
-}
-
-/// The way to tell a waiter.
-enum Answer {
-    /// The thread looks again.
-    Thread(Arc<Seat>),
-    Call(Done),
-}
-
-/// A waiter for all places below a target.
-struct Waiter {
-    target: u64,
-    answer: Answer,
-}
-
-/// The commits under way.
-pub(super) struct Commits {
-    /// Position of the open batch.
-    pub open: u64,
-    pub closed: VecDeque<Closed>,
-    /// A leader seals a batch.
-    is_sealing: bool,
-    /// The end of the last sealed batch.
-    sealed: Boundary,
-    flying: VecDeque<Flight>,
-    /// Behind the last acknowledged batch.
-    pub acknowledged: Boundary,
-    /// The boundary of a home round: its position, and the whole boundary after the batch before is acknowledged.
-    pub wanted: Option<(u64, Option<Boundary>)>,
-    waiters: Vec<Waiter>,
-    /// Threads in [`Log::commit_for_calls`], or promised.
-    leaders_for_calls: usize,
-    /// Mean time of a durable write, in nanoseconds.
-    write_ns: u64,
-}
-
-impl Commits {
-    pub fn new(end: Boundary) -> Commits {
-        Commits {
-            open: end.position,
-            closed: VecDeque::new(),
-            is_sealing: false,
-            sealed: end,
-            flying: VecDeque::new(),
-            acknowledged: end,
-            wanted: None,
-            waiters: Vec::new(),
-            leaders_for_calls: 0,
-            write_ns: 0,
-        }
-    }
-
-    /// Batches that may be in flight together.
-    fn most_in_flight(&self) -> usize {
-        if self.write_ns < QUICK_NS { MOST_IN_FLIGHT } else { 1 }
-    }
-
-    /// Whether a batch may be sealed now.
-    fn may_seal(&self) -> bool {
-        !self.is_sealing && self.flying.len() < self.most_in_flight()
-    }
-
-    /// Whether a sealed batch ends behind all places below a target.
-    fn is_sealed(&self, target: u64) -> bool {
-        target <= self.sealed.position + BATCH_HEADER_BYTES
-    }
-
-    /// The largest target of a call that no sealed batch has.
-    fn target_of_calls(&self) -> Option<u64> {
-        let is_call = |waiter: &&Waiter| matches!(waiter.answer, Answer::Call(_));
-        let targets = self.waiters.iter().filter(is_call).map(|waiter| waiter.target);
-        targets.filter(|target| !self.is_sealed(*target)).max()
-    }
-
-    /// Takes a thread that can seal the next batch, to be woken.
-    fn take_leader(&mut self) -> Option<Answer> {
-        if !self.may_seal() {
-            return None;
-        }
-        let sealed = self.sealed.position + BATCH_HEADER_BYTES;
-        let leads = |waiter: &Waiter| matches!(waiter.answer, Answer::Thread(_)) && waiter.target > sealed;
-        let index = self.waiters.iter().position(leads)?;
-        Some(self.waiters.swap_remove(index).answer)
-    }
-
-    /// Takes the waiters for places below a limit.
-    fn take_waiters(&mut self, limit: u64) -> Vec<Answer> {
-        let is_due = |waiter: &mut Waiter| waiter.target <= limit;
-        self.waiters.extract_if(.., is_due).map(|waiter| waiter.answer).collect()
-    }
-}
-
-/// Tells waiters, without locks.
-fn tell(answers: Vec<Answer>, result: &Result<(), MediaError>) {
-    for answer in answers {
-        match answer {
-            Answer::Thread(seat) => seat.wake(),
-            Answer::Call(done) => done(result.clone()),
-        }
-    }
-}
 
 impl Log {
     /// Returns when all places below `target`, a tail of the ring, are durable.
@@ -255,7 +113,7 @@ impl Log {
         match written {
             Ok(took_ns) => {
                 let mut state = self.state.lock();
-                state.write_ns = (state.write_ns * (MEAN_PART - 1) + took_ns) / MEAN_PART;
+                state.note_write(took_ns);
                 self.acknowledge(&mut state, end);
                 let mut told = state.take_waiters(self.durable.load(Ordering::Relaxed));
                 told.extend(state.take_leader());
@@ -280,7 +138,7 @@ impl Log {
         tell(told, &self.refuse_if_failed());
     }
 
-    /// A batch is written: acknowledges it, with the later written ones, if all earlier ones are.
+    /// A batch is written: acknowledges the batch and later written batches, if all earlier batches are written.
     fn acknowledge(&self, state: &mut Commits, written: Boundary) {
         let flight = state.flying.iter_mut().find(|flight| flight.end == written);
         let Some(flight) = flight else { unreachable!("a written batch that is not in flight") };

@@ -11,8 +11,9 @@
 //! names. An anchor whose write failed may be durable: the next round writes the same anchor first. Lock order: the home lock
 //! comes before page locks.
 
+use super::commits::Boundary;
 use super::image::Image;
-use super::log::{Boundary, Log};
+use super::log::Log;
 use super::ring::{Full, MARGIN_BYTES};
 use crate::block::{AlignedBlock, Run};
 use crate::{MediaError, PmMedium};
@@ -34,7 +35,7 @@ pub(super) struct HomeState {
     pub checksums: Vec<u32>,
     /// The table in use.
     pub table: usize,
-    /// Pages that may be torn in home: those that opening found so, and those of failed writes. Each is dirty, or forgotten.
+    /// Pages that may be torn in home: opening found them so, or their writes failed. Each is dirty, or forgotten.
     pub torn: BTreeSet<u64>,
     /// Blocks of each table that are older than `checksums`.
     pub stale: [BTreeSet<u64>; 2],

@@ -2,7 +2,7 @@
 //!
 //! Lock order: the state comes last.
 
-use super::commit::{Closed, Commits};
+use super::commits::{Boundary, Closed, Commits};
 use super::ring::Ring;
 use crate::{BlockMedium, MediaError};
 use std::sync::{Arc, OnceLock};
@@ -14,16 +14,6 @@ use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 /// The store that makes the open batch longer closes the batch. Half of the largest batch, as other threads may append
 /// meanwhile.
 const LONG_BATCH_BYTES: u64 = MAX_BATCH_BYTES / 2;
-
-/// A place between two batches, for an anchor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Boundary {
-    pub position: u64,
-    /// Sequence number of the batch behind it.
-    pub sequence: u64,
-    /// CRC of the batch before it.
-    pub previous: u32,
-}
 
 /// The log of a medium: the ring, and its batches on the device.
 pub(super) struct Log {

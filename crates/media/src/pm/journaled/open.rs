@@ -125,16 +125,7 @@ impl JournaledPm {
             }
             opened = write_both(&*device, opened)?;
         }
-        // A checksum that the content of the page in home does not have.
-        let wrong_of =
-            |page: &u64| checksums.get(*page as usize).map(|checksum| (*page, (checksum ^ 1).max(2)));
-        let wrong: BTreeMap<u64, u32> = condemned.iter().filter_map(wrong_of).collect();
-        // Without a checksum a lost page would read as zeros after the next round.
-        for (page, wrong) in &wrong {
-            if let Some(checksum) = checksums.get_mut(*page as usize).filter(|checksum| **checksum == 0) {
-                *checksum = *wrong;
-            }
-        }
+        let wrong = wrong_checksums(&mut checksums, &condemned);
         let every = || (0..layout.table_blocks()).collect::<BTreeSet<u64>>();
         let home = HomeState {
             checksums,
@@ -156,6 +147,21 @@ impl JournaledPm {
         let cut_at = is_cut.then_some(end.position);
         Ok(OpenedJournal { pm, batches, healed: found.healed, condemned: found.condemned, cut_at, unlocked })
     }
+}
+
+/// For each damaged page a checksum that its content in home does not have. Without a checksum a lost page would read as zeros
+/// after the next round: such a page gets the wrong checksum now.
+fn wrong_checksums(checksums: &mut [u32], condemned: &BTreeSet<u64>) -> BTreeMap<u64, u32> {
+    let mut wrong_of = BTreeMap::new();
+    for page in condemned {
+        let Some(checksum) = checksums.get_mut(*page as usize) else { continue };
+        let wrong = (*checksum ^ 1).max(2);
+        wrong_of.insert(*page, wrong);
+        if *checksum == 0 {
+            *checksum = wrong;
+        }
+    }
+    wrong_of
 }
 
 /// Refuses a device shorter than the layout, a log too short for home rounds, and an image beyond the memory of the machine.

@@ -3,10 +3,10 @@
 //! The log ends at the first invalid batch. An unreadable block at this place is damage (T3). So is an acknowledged place: the
 //! anchor or a later batch proves the acknowledgement.
 
+use super::commits::Boundary;
 use super::error::JournalError;
 use super::home::PAGES_AT_ONCE;
 use super::image::Image;
-use super::log::Boundary;
 use super::pieces::{PIECE_BLOCKS, read_pieces};
 use crate::block::{AlignedBlock, BlockRead, Buffer, bytes_of};
 use crate::{BlockMedium, PmMedium};
