@@ -278,7 +278,7 @@ fn an_in_place_store_is_durable_behind_the_record() {
 #[test]
 fn a_loss_of_power_leaves_a_prefix_of_all_stores() {
     let image = once(new_journal);
-    explore("journal", Schedules { random: 400, priorities: 400 }, move || model(&image));
+    explore("journal", Schedules { random: 300, priorities: 300 }, move || model(&image));
 }
 
 #[test]
@@ -290,10 +290,10 @@ fn the_model_of_the_journal_finds_planted_mistakes() {
         Mistake::AcknowledgedOutOfOrder,
     ] {
         let image = once(new_journal);
-        let schedules = Schedules { random: 2000, priorities: 2000 };
+        let schedules = Schedules { random: 300, priorities: 2000 };
         assert!(finds("journal", mistake, schedules, move || model(&image)), "{mistake:?} is not found");
     }
     let image = once(new_journal);
-    let (mistake, schedules) = (Mistake::PlaceBeforeRead, Schedules { random: 2000, priorities: 4000 });
+    let (mistake, schedules) = (Mistake::PlaceBeforeRead, Schedules { random: 300, priorities: 4000 });
     assert!(finds("journal", mistake, schedules, move || in_place_model(&image)), "{mistake:?} is not found");
 }
