@@ -11,7 +11,7 @@ use std::collections::HashSet;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use terrace_runtime::planted::{MISTAKES, Mistake};
+use terrace_runtime::planted::{JOURNALED, MISTAKES, Mistake};
 use terrace_runtime::sync::Mutex;
 use terrace_runtime::{Clock, SystemClock, thread};
 use terrace_sim::config::Config;
@@ -58,8 +58,9 @@ fn config(name: &str) -> Result<Config, String> {
 }
 
 fn mistake(name: &str) -> Result<Mistake, String> {
-    let names: Vec<&str> = MISTAKES.iter().map(|(_, name, _)| *name).collect();
-    let found = MISTAKES.iter().find(|(_, found, _)| *found == name).map(|(mistake, _, _)| *mistake);
+    let names: Vec<&str> = MISTAKES.iter().chain(JOURNALED).map(|(_, name, _)| *name).collect();
+    let found =
+        MISTAKES.iter().chain(JOURNALED).find(|(_, found, _)| *found == name).map(|(mistake, _, _)| *mistake);
     found.ok_or_else(|| format!("one of: {}", names.join(", ")))
 }
 
@@ -159,8 +160,9 @@ fn report(arguments: &Arguments, progress: &Progress) -> ExitCode {
         println!("its last steps:");
         violation.log.iter().rev().take(200).rev().for_each(|line| println!("  {line:.300}"));
         println!("violation: {:.2000}", violation.text);
-        let mistake =
-            arguments.mistake.map(|planted| MISTAKES.iter().find(|(mistake, _, _)| *mistake == planted));
+        let mistake = arguments
+            .mistake
+            .map(|planted| MISTAKES.iter().chain(JOURNALED).find(|(mistake, _, _)| *mistake == planted));
         let mistake = mistake.flatten().map_or(String::new(), |(_, name, _)| format!(" --mistake {name}"));
         println!(
             "repeat: cargo run --release -p terrace-sim -- --once --config {} --seed {seed} --operations {}{mistake}",

@@ -9,7 +9,10 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use terrace_engine::read_superblock;
 use terrace_format::PmOffset;
+use terrace_format::checkpoint::Checkpoint;
+use terrace_format::geometry::CHECKPOINT_COPIES;
 use terrace_format::journal::{Layout, MIN_LOG_BYTES};
 use terrace_media::block::{DeviceImage, DeviceSnapshot, DurableWay, Operation, SimulatedDevice, Times};
 use terrace_media::crash::CrashClock;
@@ -18,6 +21,7 @@ use terrace_media::{BlockMedium, MediaError, PmMedium};
 use terrace_runtime::ManualClock;
 use terrace_runtime::planted::{JOURNALED, Mistake, plant};
 use terrace_runtime::sync::Mutex;
+use terrace_testkit::SimulatedPool;
 
 const IMAGE: u64 = 64 << 10;
 const PAGE: u64 = 4096;
@@ -269,7 +273,7 @@ fn crash_images_match_recorded_pm_with_persist_only() {
     assert!(judged > 100 * histories());
 }
 
-/// Mistakes for several threads, or a whole pool.
+/// Mistakes for several threads (crates/models/tests/journal.rs), or a whole pool (below).
 const ELSEWHERE: [Mistake; 6] = [
     Mistake::ImageBeforeRing,
     Mistake::PlaceBeforeRead,
@@ -288,4 +292,71 @@ fn the_refinement_finds_planted_mistakes() {
         println!("{name}: seed {found:?}");
         assert!(found.is_some(), "{name} is not found");
     }
+}
+
+/// Whether the epoch in the headers of devices is durable in PM.
+fn is_stamped_epoch_durable() -> bool {
+    let pool = SimulatedPool::new(4 << 20, 4096);
+    pool.pm.set_persist_only(true);
+    let fs = pool.mount();
+    fs.stamp_devices().unwrap();
+    let epoch = fs.store.persistent.wal().epoch();
+    drop(fs);
+    let left = RecordedPm::from_image(pool.pm.snapshot().image_oldest());
+    let (superblock, _) = read_superblock(&left, true).unwrap();
+    let newest = CHECKPOINT_COPIES.into_iter().filter_map(|copy| {
+        let mut bytes = vec![0; 4096];
+        left.read(copy.offset(), &mut bytes).unwrap();
+        Checkpoint::decode(&bytes, &superblock.uuid, superblock.geometry().lane_count).ok()
+    });
+    newest.map(|checkpoint| checkpoint.epoch).max() == Some(epoch)
+}
+
+#[test]
+fn a_stamp_before_the_persist_of_the_epoch_is_found() {
+    assert!(is_stamped_epoch_durable());
+    plant(Some(Mistake::StampBeforePersist));
+    let is_durable = is_stamped_epoch_durable();
+    plant(None);
+    assert!(!is_durable, "the mistake is not found");
+}
+
+/// Whether a page that is freed and forgotten amid a home round is whole after each crash that loses the freeing record (J8).
+fn is_forgotten_page_kept() -> bool {
+    const LARGE: u64 = 1 << 20;
+    const FREED_PAGE: PmOffset = PmOffset(200 * PAGE);
+    let device = Arc::new(SimulatedDevice::new(DEVICE_BLOCKS));
+    JournaledPm::create(&*device, Layout::new(LARGE, MIN_LOG_BYTES).unwrap(), [7; 16]).unwrap();
+    let pm = open(Arc::clone(&device)).pm;
+    // The first group of the round: all dirty pages but the freed page.
+    (0..128).for_each(|page| pm.write(PmOffset(page * PAGE), &[1; PAGE as usize]).unwrap());
+    pm.write(FREED_PAGE, &[7; PAGE as usize]).unwrap();
+    pm.persist().unwrap();
+    let moments: Arc<Mutex<Vec<DeviceSnapshot>>> = Arc::default();
+    let (kept, weak) = (Arc::clone(&moments), Arc::downgrade(&device));
+    device.clock().on_event(Some(Box::new(move |_| {
+        kept.lock().extend(weak.upgrade().map(|device| device.snapshot()));
+    })));
+    assert!(!pm.advance(1).unwrap());
+    let freeing_record = 9u64.to_le_bytes();
+    pm.write(PmOffset(0), &freeing_record).unwrap();
+    pm.forget(FREED_PAGE, PAGE);
+    assert!(pm.advance(usize::MAX).unwrap());
+    device.clock().on_event(None);
+    let moments = std::mem::take(&mut *moments.lock());
+    moments.iter().flat_map(|moment| (0..4).map(|seed| moment.image_random(seed))).all(|image| {
+        let found = open(Arc::new(SimulatedDevice::from_image(image))).pm;
+        let (mut record, mut page) = ([0; 8], [0; PAGE as usize]);
+        let is_read = found.read(PmOffset(0), &mut record).and(found.read(FREED_PAGE, &mut page)).is_ok();
+        record == freeing_record || is_read && page == [7; PAGE as usize]
+    })
+}
+
+#[test]
+fn a_round_before_the_freeing_record_is_found() {
+    assert!(is_forgotten_page_kept());
+    plant(Some(Mistake::ForgottenWhenFreed));
+    let is_kept = is_forgotten_page_kept();
+    plant(None);
+    assert!(!is_kept, "the mistake is not found");
 }

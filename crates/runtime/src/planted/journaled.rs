@@ -44,7 +44,7 @@ pub const JOURNALED: &[(Mistake, &str, &str)] = &[
     (
         Mistake::ForgottenWhenFreed,
         "forgotten-when-freed",
-        "a block's page is forgotten when the block is freed, before the freeing record is durable",
+        "a block's page is forgotten when the block is freed, and a home round ends before the freeing record is durable",
     ),
     (
         Mistake::StampBeforePersist,
