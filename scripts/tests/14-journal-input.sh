@@ -111,7 +111,7 @@ mv kept.img a.img
 ## a journal inside its own mount, and one in use
 mv b own/b
 files+=(own/b)
-unchanged expect 32 "which the mount would hide; mount elsewhere" "$t" mount own/b own
+unchanged expect 32 "lies inside the mount point" "$t" mount own/b own
 mv own/b b
 check "mount" "$t" mount a mnt
 expect 32 "already mounted" "$t" mount a own

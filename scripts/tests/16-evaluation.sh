@@ -63,5 +63,5 @@ check "older figures stay" grep -qF "| terrace 3% | 104,727 |" "$page"
 result true >"$copy/results/tpfs-13-nvme.json"
 expect 2 "tpfs-13-nvme.json: taken with --quick, whose figures mean nothing" "$pages" --docs "$copy"
 echo '{ "row": "tpfs-99" }' >"$copy/results/tpfs-13-nvme.json"
-expect 2 "row tpfs-99 is not in mod.rs" "$pages" --docs "$copy"
+expect 2 "row tpfs-99 is not in registry.rs" "$pages" --docs "$copy"
 finish

@@ -18,9 +18,10 @@ const ENGINE: [&str; 10] =
 /// Functions whose points only planted mistakes pass, and `stamp` and `stamp_devices`, which the daemon calls before all else:
 /// crates/engine/tests/content/devices.rs shows the need of their points. `median_of` measures, on a clock that moves.
 /// `persist_waiting` needs a device without any other room, `load_some` a free before the bitmaps are loaded:
-/// crates/engine/tests/content/persist_errors.rs. `take_over` and `would_wait` ask
-/// whether a record is durable, and makes it so on no medium of these histories.
-const PLANTED: [(&str, &str); 10] = [
+/// crates/engine/tests/content/persist_errors.rs. `take_over` and `when_durable` ask
+/// whether a record is durable, and make it so on no medium of these histories. `persist_then` is the barrier of a front end
+/// (crates/models/tests/journal.rs); `mark_moved` is of mkfs, with a crash test beside it.
+const PLANTED: [(&str, &str); 12] = [
     ("engine/src/line_costs.rs", "median_of"),
     ("fs/src/sync.rs", "flush_devices"),
     ("fs/src/names/link.rs", "count_in_place"),
@@ -30,7 +31,9 @@ const PLANTED: [(&str, &str); 10] = [
     ("space/src/chunk_space.rs", "persist_waiting"),
     ("space/src/chunk_space.rs", "take_over"),
     ("space/src/load.rs", "load_some"),
-    ("fs/src/sync.rs", "would_wait"),
+    ("fs/src/sync.rs", "when_durable"),
+    ("fs/src/sync.rs", "persist_then"),
+    ("engine/src/superblock.rs", "mark_moved"),
 ];
 
 fn root() -> PathBuf {

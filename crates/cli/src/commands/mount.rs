@@ -37,7 +37,7 @@ pub fn run(args: &Mount) -> Outcome<u8> {
     let pool = pool::canonical_pool(&args.pool).map_err(failed)?;
     let dir = directory(&args.dir).map_err(failed)?;
     if pool.starts_with(&dir) {
-        let text = format!("lies in {}, which the mount would hide; mount elsewhere", dir.display());
+        let text = format!("lies inside the mount point {}; mount it elsewhere", dir.display());
         return Err(failed(Failure::at(&pool, text)));
     }
     if args.fake {

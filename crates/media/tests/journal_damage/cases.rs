@@ -94,7 +94,7 @@ fn a_thousand_damaged_pages_fail_and_all_other_pages_are_read() {
     let device = new_device();
     let pm = open(device.clone()).pm;
     for page in 0..PAGES {
-        pm.write(PmOffset(page * BLOCK_SIZE), &[page as u8 + 1; 64]).unwrap();
+        pm.write(PmOffset(page * BLOCK_SIZE), &[(page as u8).wrapping_add(1); 64]).unwrap();
     }
     pm.close().unwrap();
     let mut image = device.snapshot().image_none();
@@ -108,7 +108,7 @@ fn a_thousand_damaged_pages_fail_and_all_other_pages_are_read() {
         let mut bytes = [0; 64];
         let read = opened.pm.read(PmOffset(page * BLOCK_SIZE), &mut bytes);
         assert_eq!(read.is_err(), is_damaged(page), "page {page}");
-        assert!(read.is_err() || bytes == [page as u8 + 1; 64], "page {page}");
+        assert!(read.is_err() || bytes == [(page as u8).wrapping_add(1); 64], "page {page}");
         assert_eq!(opened.pm.load_u64(PmOffset(page * BLOCK_SIZE + 4088)).is_err(), is_damaged(page));
     }
     assert!(opened.pm.read(PmOffset(0), &mut [0; 8192]).is_err(), "a read over a sound and a damaged page");
