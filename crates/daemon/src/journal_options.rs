@@ -1,7 +1,7 @@
 //! The mount options of a journaled tier 0.
 
 use crate::output::parse_size;
-use terrace_media::block::DurableWay;
+use terrace_media::pm::DurableWay;
 use terrace_media::pm::JournalOptions;
 
 /// Takes `journal_ms=`, `journal_buffer=` or `durable=`.

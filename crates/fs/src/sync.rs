@@ -76,7 +76,7 @@ fn when_durable(store: &Store) -> FsResult<Durable> {
     Ok(if is_durable { Durable::Now } else { Durable::Later })
 }
 
-/// As [`barrier`], without a wait: calls `done` once, now or later, from a thread that holds no lock. True if the caller has to
+/// As [`barrier`], without a wait: calls `done` once, now or later; `done` neither changes files nor waits. True if the caller has to
 /// bring a thread that may wait to [`persist_waiting`].
 pub fn persist_then(store: &Store, done: impl FnOnce(FsResult<()>) + Send + 'static) -> bool {
     store.persistent.wal().persist_then(Box::new(|result| done(result.map_err(|_| FsError::NotDurable))))

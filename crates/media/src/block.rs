@@ -1,12 +1,10 @@
 //! Block devices (design 3).
 
 mod device_image;
-mod durable_way;
 mod emulated;
 mod faults;
 pub mod file;
 mod inject;
-mod ioctl;
 mod missing;
 pub mod probe;
 mod ring;
@@ -14,7 +12,6 @@ pub mod simulated;
 mod whole;
 
 pub use device_image::{DeviceImage, DeviceSnapshot};
-pub use durable_way::DurableWay;
 pub use emulated::EmulatedBlock;
 pub use faults::{Begins, Operation, Times};
 pub use file::FileDevice;
@@ -118,13 +115,6 @@ pub trait BlockMedium: Send + Sync {
     fn write_durable_at(&self, runs: &[Run<'_>], at: &'static Location<'static>) -> Result<(), MediaError> {
         self.write_runs(runs)?;
         self.flush_at(at)
-    }
-    /// Chooses the way of durable writes. `trial`: blocks without content, which [`DurableWay::Quicker`] writes several times.
-    ///
-    /// # Errors
-    /// As [`Self::write_durable_at`].
-    fn choose_durable(&self, _way: DurableWay, _trial: (DeviceBlock, u64)) -> Result<(), MediaError> {
-        Ok(())
     }
     /// Makes completed writes durable, for the source line `at`. Called as `flush()`, which knows its caller.
     ///

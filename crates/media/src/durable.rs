@@ -2,7 +2,7 @@
 //! one and the compiler shows that a flush came first (M1).
 //!
 //! Invariants: a flush serves a caller only if it began after the call; a flush that failed for any caller since a
-//! [`FlushMark`] was taken makes all writes since then not durable. Lock order: `flushing` is held for one flush,
+//! [`FlushMark`] was taken makes all writes since then not durable. A failure is counted before another flush begins. Lock order: `flushing` is held for one flush,
 //! with no other lock of this crate.
 //!
 //! Without a flush nothing is durable:
@@ -116,6 +116,17 @@ impl SharedFlush {
         }))
     }
 
+    /// Does a durable write while no flush is under way, as the write may be a flush: its failure counts for all writers. `None`:
+    /// another flush is under way, and nothing was done.
+    pub fn alone(&self, write: impl FnOnce() -> Result<(), MediaError>) -> Option<Result<(), MediaError>> {
+        let _one = self.flushing.try_lock()?;
+        let written = write();
+        if written.is_err() {
+            self.failed.fetch_add(1, Ordering::AcqRel);
+        }
+        Some(written)
+    }
+
     /// The flush of a planted mistake that leaves it out; without that mistake nothing is minted.
     pub fn left_out(&self, mistake: Mistake) -> Option<Flushed> {
         planted(mistake).then_some(Flushed { _minted_here: () })
@@ -151,6 +162,23 @@ mod tests {
         assert!(flushes.flush(&device, flushes.mark()).is_err(), "the device fails once");
         assert!(flushes.flush(&device, mark).is_err(), "the writes since the mark may be lost");
         assert!(flushes.flush(&device, flushes.mark()).is_ok(), "a later mark is not concerned");
+    }
+
+    #[test]
+    fn a_failed_durable_write_counts_as_a_failed_flush() {
+        let (flushes, device) = (SharedFlush::default(), written());
+        let mark = flushes.mark();
+        device.fail_next(Operation::Flush, 0..8, libc::EIO, Times::Count(1));
+        let block = [AlignedBlock::zeroed()];
+        let write = || device.write_durable(&[(DeviceBlock(2), block.as_slice())]);
+        assert!(flushes.alone(write).unwrap().is_err());
+        assert!(flushes.flush(&device, mark).is_err(), "the writes since the mark may be lost");
+        assert!(flushes.alone(write).unwrap().is_ok());
+        assert_eq!(
+            device.snapshot().image_none().block(DeviceBlock(1)).0[0],
+            0,
+            "an abandoned write is lost"
+        );
     }
 
     #[test]

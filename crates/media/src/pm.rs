@@ -81,7 +81,7 @@ pub use crash_image::{CrashSnapshot, PendingLine};
 pub use emulated::{Delayed, EmulatedPm, PmFloor, PmModel, PmSpeed};
 pub use image::PmImage;
 pub use journal_status::JournalStatus;
-pub use journaled::{JournalError, JournalOptions, JournaledPm, OpenedJournal};
+pub use journaled::{DurableWay, JournalError, JournalOptions, JournaledPm, OpenedJournal};
 pub use mapped::RamPm;
 pub use poison::Access;
 pub use recorded::RecordedPm;
@@ -220,9 +220,10 @@ pub trait PmMedium: Send + Sync {
     fn try_persist_at(&self, _point: Point, at: &'static Location<'static>) -> Result<bool, MediaError> {
         if self.order_persists() { Ok(true) } else { self.persist_at(at).map(|()| true) }
     }
-    /// As [`Self::persist_at`] of all lines ordered before a point, without a wait: calls `done` once, now or later, from a thread
-    /// that holds no lock. True if the caller has to bring a thread that may wait to [`Self::persist_waiting`]. For the source
-    /// line `at`: called as `persist_then()`, which knows its caller.
+    /// As [`Self::persist_at`] of all lines ordered before a point, without a wait: calls `done` once, now or later, from any
+    /// thread. That thread may hold locks, as a store may do a commit: `done` neither stores nor waits. True if the caller has to
+    /// bring a thread that may wait to [`Self::persist_waiting`]. For the source line `at`: called as `persist_then()`, which knows
+    /// its caller.
     fn persist_then_at(&self, _point: Point, done: Done, at: &'static Location<'static>) -> bool {
         done(self.persist_at(at));
         false

@@ -14,7 +14,7 @@ const UUID: [u8; 16] = [7; 16];
 const DEVICE_BLOCKS: u64 = 7000;
 const OPTIONS: JournalOptions = JournalOptions {
     ring_bytes: 8 << 20,
-    durable: terrace_media::block::DurableWay::Dsync,
+    durable: terrace_media::pm::DurableWay::Dsync,
     ..JournalOptions::DEFAULT
 };
 

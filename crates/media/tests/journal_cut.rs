@@ -15,7 +15,7 @@ const DEVICE_BLOCKS: u64 = 12_000;
 const DAMAGE: u64 = 4096;
 const OPTIONS: JournalOptions = JournalOptions {
     ring_bytes: 8 << 20,
-    durable: terrace_media::block::DurableWay::Dsync,
+    durable: terrace_media::pm::DurableWay::Dsync,
     ..JournalOptions::DEFAULT
 };
 const CUT: JournalOptions = JournalOptions { cut_log: true, ..OPTIONS };

@@ -4,10 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_format::journal::{Layout, MIN_LOG_BYTES};
 use terrace_format::{DeviceBlock, PmOffset};
-use terrace_media::block::{
-    AlignedBlock, DeviceImage, DeviceSnapshot, DurableWay, Operation, SimulatedDevice, Times,
-};
-use terrace_media::pm::{JournalOptions, JournaledPm, OpenedJournal, PmImage};
+use terrace_media::block::{AlignedBlock, DeviceImage, DeviceSnapshot, Operation, SimulatedDevice, Times};
+use terrace_media::pm::{DurableWay, JournalOptions, JournaledPm, OpenedJournal, PmImage};
 use terrace_media::{BlockMedium, MediaError, PmMedium};
 use terrace_runtime::ManualClock;
 use terrace_runtime::sync::Mutex;

@@ -2,7 +2,11 @@
 //! interleaving points other operations run in its middle.
 
 use std::collections::BTreeMap;
-use terrace_engine::{Attributes, Caller, DirectoryEntry, Engine, FsError, SetAttributes, Wait, WriteFlags};
+use std::sync::mpsc::channel;
+use terrace_engine::{
+    Attributes, Caller, DirectoryEntry, Durability, Durable, Engine, FsError, FsResult, SetAttributes, Wait,
+    WriteFlags,
+};
 use terrace_format::Ino;
 use terrace_reference as reference;
 use terrace_reference::{Change, Id, New, Op, data};
@@ -124,7 +128,7 @@ impl Call {
             Op::ReadDirectory { id, limit, plus, .. } => self.directory(fs, *id, *limit, *plus),
             Op::ReadLink { id } => fs.readlink(self.ino(id)).map(Seen::Bytes),
             Op::Fsync { id } => match self.handle {
-                Some(handle) => fs.fsync_handle(self.ino(id), handle, false, wait).map(done),
+                Some(handle) => fsync_handle(fs, self.ino(id), handle, wait).map(done),
                 None => fs.fsync(self.ino(id), false, wait).map(done),
             },
         }
@@ -227,5 +231,24 @@ impl Call {
             })?;
         }
         Ok(Seen::Directory { all, part, taken })
+    }
+}
+
+/// An fsync as a front end does it: begun without a wait, and answered by the journal's commit.
+fn fsync_handle(fs: &Engine, ino: Ino, handle: u64, wait: Wait) -> FsResult<()> {
+    if wait != Wait::Allowed {
+        return fs.fsync_handle(ino, handle, false, wait);
+    }
+    match fs.begin_fsync_handle(ino, handle) {
+        Err(FsError::WouldBlock) => fs.fsync_handle(ino, handle, false, wait),
+        Err(error) => Err(error),
+        Ok(Durable::Now) => Ok(()),
+        Ok(Durable::Later) => {
+            let (tell, told) = channel();
+            if fs.persist_then(move |result| tell.send(result).unwrap()) {
+                fs.persist_waiting();
+            }
+            told.try_recv().expect("an answer")
+        }
     }
 }

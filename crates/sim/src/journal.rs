@@ -7,9 +7,9 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use terrace_format::PmOffset;
 use terrace_format::journal::{Layout, MIN_LOG_BYTES};
-use terrace_media::block::{DeviceImage, DurableWay, SimulatedDevice};
+use terrace_media::block::{DeviceImage, SimulatedDevice};
 use terrace_media::crash::CrashClock;
-use terrace_media::pm::{JournalOptions, JournaledPm, PmImage};
+use terrace_media::pm::{DurableWay, JournalOptions, JournaledPm, PmImage};
 use terrace_media::{BlockMedium, PmMedium};
 use terrace_runtime::ManualClock;
 

@@ -14,9 +14,11 @@ use terrace_format::PmOffset;
 use terrace_format::checkpoint::Checkpoint;
 use terrace_format::geometry::CHECKPOINT_COPIES;
 use terrace_format::journal::{Layout, MIN_LOG_BYTES};
-use terrace_media::block::{DeviceImage, DeviceSnapshot, DurableWay, Operation, SimulatedDevice, Times};
+use terrace_media::block::{DeviceImage, DeviceSnapshot, Operation, SimulatedDevice, Times};
 use terrace_media::crash::CrashClock;
-use terrace_media::pm::{CrashSnapshot, JournalOptions, JournaledPm, OpenedJournal, PmImage, RecordedPm};
+use terrace_media::pm::{
+    CrashSnapshot, DurableWay, JournalOptions, JournaledPm, OpenedJournal, PmImage, RecordedPm,
+};
 use terrace_media::{BlockMedium, MediaError, PmMedium};
 use terrace_runtime::ManualClock;
 use terrace_runtime::planted::{JOURNALED, Mistake, plant};

@@ -19,8 +19,8 @@ const ENGINE: [&str; 10] =
 /// crates/engine/tests/content/devices.rs shows the need of their points. `median_of` measures, on a clock that moves.
 /// `persist_waiting` needs a device without any other room, `load_some` a free before the bitmaps are loaded:
 /// crates/engine/tests/content/persist_errors.rs. `take_over` and `when_durable` ask
-/// whether a record is durable, and make it so on no medium of these histories. `persist_then` is the barrier of a front end
-/// (crates/models/tests/journal.rs); `mark_moved` is of mkfs, with a crash test beside it.
+/// whether a record is durable, and make it so on no medium of these histories. `persist_then` is the barrier of a descriptor, which
+/// no history here has (crates/models/tests/journal.rs); `mark_moved` is of mkfs, with a crash test beside it.
 const PLANTED: [(&str, &str); 12] = [
     ("engine/src/line_costs.rs", "median_of"),
     ("fs/src/sync.rs", "flush_devices"),

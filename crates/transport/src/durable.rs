@@ -12,7 +12,7 @@ use terrace_runtime::thread::Queue;
 pub(crate) struct WhenDurable {
     pub served: Arc<Served>,
     /// For the threads that write the journal.
-    pub syncs: Queue,
+    pub commits: Queue,
 }
 
 impl WhenDurable {
@@ -25,7 +25,7 @@ impl WhenDurable {
                 served.fs().persist_waiting();
                 Ok(())
             };
-            self.syncs.submit(user, Box::new(move || guarded("commit", commits).unwrap_or_default()));
+            self.commits.submit(user, Box::new(move || guarded("commit", commits).unwrap_or_default()));
         }
     }
 }

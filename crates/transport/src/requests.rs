@@ -263,7 +263,7 @@ impl Requests {
     }
 
     fn when_durable(&self, waiting: &Waiting) -> WhenDurable {
-        WhenDurable { served: Arc::clone(&self.served), syncs: waiting.syncs.queue().clone() }
+        WhenDurable { served: Arc::clone(&self.served), commits: waiting.commits.queue().clone() }
     }
 
     /// As [`Self::attempt`], for listings: entries are collected in the reply itself. A listing that would

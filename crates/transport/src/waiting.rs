@@ -21,6 +21,8 @@ const LEAST_REQUEST_THREADS: usize = 4;
 const MOST_REQUEST_THREADS: usize = 16;
 /// Requests of one kind that wait at the same time; further requests queue.
 const WAITING_THREADS: usize = 64;
+/// Threads that write batches of a journal for others: as many as batches may be in flight.
+const COMMITTING_THREADS: usize = 4;
 /// Writes that run in the pool for slowed writes at the same time.
 const SLOWED_THREADS: usize = 16;
 /// Writes to one file that run at the same time in the pool for slowed writes, and (below) in the pool for
@@ -49,6 +51,8 @@ pub(crate) struct Waiting {
     pub(crate) changes: Pool,
     /// fsync of files with dirty pages.
     pub(crate) syncs: Pool,
+    /// Commits of a journal: they wait for its device alone, never behind an fsync that a lower tier holds up.
+    pub(crate) commits: Pool,
     held: Arc<Held>,
 }
 
@@ -65,6 +69,7 @@ impl Waiting {
             turns: Pool::busy((processors() / 2).max(1)),
             changes: Pool::new(WAITING_THREADS),
             syncs: Pool::new(WAITING_THREADS),
+            commits: Pool::busy(COMMITTING_THREADS),
             held: Held::new(most_held),
         }
     }

@@ -33,8 +33,8 @@ pub trait Durability {
     /// As there.
     fn begin_fsyncdir(&self, ino: Ino) -> FsResult<Durable>;
 
-    /// Calls `done` once, now or later, when everything committed so far is durable or PM has failed, from a thread that holds no
-    /// lock. True if the caller has to bring a thread that may wait to [`Self::persist_waiting`].
+    /// Calls `done` once, now or later, when everything committed so far is durable or PM has failed. `done` neither calls the
+    /// engine nor waits: its thread may hold locks. True if the caller has to bring a thread that may wait to [`Self::persist_waiting`].
     fn persist_then(&self, done: impl FnOnce(FsResult<()>) + Send + 'static) -> bool;
 
     /// Does the waiting that [`Self::persist_then`] left to another thread.

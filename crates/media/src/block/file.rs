@@ -4,10 +4,8 @@
 //! fdatasync, which returns only when the device's own cache was flushed. Where the file system
 //! refuses O_DIRECT the page cache lies between, and flush covers it too; `describe` says so.
 
-use super::durable_way::is_flush_quicker;
-use super::ioctl::{device_size, discard};
 use super::ring::{Direction, Rings, Span, write_dsync};
-use super::{AlignedBlock, BlockMedium, BlockRead, DurableWay, HostRoom, Run};
+use super::{AlignedBlock, BlockMedium, BlockRead, HostRoom, Run};
 use crate::found::{Access, Found, create_new, create_unnamed, is_in_memory};
 use crate::open::{OpenError, check_size, lock_exclusive, patiently};
 use crate::{DeviceError, MediaError, Promise};
@@ -17,9 +15,14 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::panic::Location;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_format::{BLOCK_SIZE, DeviceBlock};
 use terrace_runtime::sync::Mutex;
+
+/// Size of a block device in bytes.
+const BLKGETSIZE64: libc::Ioctl = 0x8008_1272;
+/// Discards {offset, length} of a block device.
+const BLKDISCARD: libc::Ioctl = 0x1277;
 
 /// A block device or regular file.
 pub struct FileDevice {
@@ -31,10 +34,6 @@ pub struct FileDevice {
     direct: bool,
     read_only: bool,
     rings: Rings,
-    /// Durable writes are writes and flushes.
-    flushes: AtomicBool,
-    /// Flushes that failed.
-    failed_flushes: AtomicU64,
     errors: AtomicU64,
     last_error: Mutex<Option<MediaError>>,
 }
@@ -86,8 +85,6 @@ impl FileDevice {
             direct,
             read_only,
             rings: Rings::new(false),
-            flushes: AtomicBool::new(false),
-            failed_flushes: AtomicU64::new(0),
             errors: AtomicU64::new(0),
             last_error: Mutex::default(),
         })
@@ -204,18 +201,6 @@ impl FileDevice {
         self.error("set the size", DeviceBlock(0), self.blocks, error.raw_os_error().unwrap_or(libc::EIO))
     }
 
-    /// Writes, then flushes. A flush that failed meanwhile, of whatever thread, may have lost these writes: they are done again.
-    fn write_and_flush(&self, runs: &[Run<'_>], at: &'static Location<'static>) -> Result<(), MediaError> {
-        loop {
-            let failed = self.failed_flushes.load(Ordering::SeqCst);
-            self.write_runs(runs)?;
-            self.flush_at(at)?;
-            if self.failed_flushes.load(Ordering::SeqCst) == failed {
-                return Ok(());
-            }
-        }
-    }
-
     /// Whether the device has all these blocks.
     fn holds(&self, first: DeviceBlock, blocks: u64) -> bool {
         matches!(first.0.checked_add(blocks), Some(end) if end <= self.blocks)
@@ -238,6 +223,16 @@ fn open_direct(
         Err(error) if errno(&error) == Some(libc::EBUSY) => Err(OpenError::Busy { path: path.to_path_buf() }),
         Err(error) => Err(error),
     }
+}
+
+fn device_size(file: &File, path: &Path) -> Result<u64, OpenError> {
+    let mut bytes: u64 = 0;
+    // SAFETY: BLKGETSIZE64 writes one u64 through the pointer.
+    let answer = unsafe { libc::ioctl(file.as_raw_fd(), BLKGETSIZE64, &raw mut bytes) };
+    if answer != 0 {
+        return Err(OpenError::io(path, "size", io::Error::last_os_error()));
+    }
+    Ok(bytes)
 }
 
 /// The span of bytes that a read of `into` fills.
@@ -316,8 +311,9 @@ impl BlockMedium for FileDevice {
     }
 
     fn write_durable_at(&self, runs: &[Run<'_>], at: &'static Location<'static>) -> Result<(), MediaError> {
-        let (&[(first, from)], false) = (runs, self.flushes.load(Ordering::Relaxed)) else {
-            return self.write_and_flush(runs, at);
+        let &[(first, from)] = runs else {
+            self.write_runs(runs)?;
+            return self.flush_at(at);
         };
         let blocks = from.len() as u64;
         if self.read_only || !self.holds(first, blocks) {
@@ -330,7 +326,10 @@ impl BlockMedium for FileDevice {
         match written {
             Ok(()) => Ok(()),
             // A file system without such writes.
-            Err(libc::EOPNOTSUPP | libc::EINVAL) => self.write_and_flush(runs, at),
+            Err(libc::EOPNOTSUPP | libc::EINVAL) => {
+                self.write_runs(runs)?;
+                self.flush_at(at)
+            }
             Err(errno) => Err(self.error("write durably", first, blocks, errno)),
         }
     }
@@ -344,21 +343,10 @@ impl BlockMedium for FileDevice {
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => {
                     let errno = error.raw_os_error();
-                    self.failed_flushes.fetch_add(1, Ordering::SeqCst);
                     return Err(self.error("flush", DeviceBlock(0), self.blocks, errno));
                 }
             }
         }
-    }
-
-    fn choose_durable(&self, way: DurableWay, trial: (DeviceBlock, u64)) -> Result<(), MediaError> {
-        let flushes = match way {
-            DurableWay::Dsync => false,
-            DurableWay::Flush => true,
-            DurableWay::Quicker => is_flush_quicker(self, &self.flushes, trial)?,
-        };
-        self.flushes.store(flushes, Ordering::Relaxed);
-        Ok(())
     }
 
     fn host_room(&self) -> Option<HostRoom> {
@@ -379,7 +367,12 @@ impl BlockMedium for FileDevice {
         }
         let (offset, length) = (first.byte_offset(), blocks * BLOCK_SIZE);
         let result = if self.access.block_device {
-            discard(&self.file, offset, length)
+            let range = [offset, length];
+            // SAFETY: BLKDISCARD reads two u64 through the pointer.
+            match unsafe { libc::ioctl(self.file.as_raw_fd(), BLKDISCARD, range.as_ptr()) } {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            }
         } else {
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             fallocate(&self.file, flags, offset, length).map_err(io::Error::from)

@@ -223,6 +223,11 @@ impl State {
         self.unflushed.push(Unflushed { block, content, abandoned: false });
     }
 
+    /// A flush failed: it makes none of these writes durable, and no later flush does.
+    fn abandon(&mut self) {
+        self.unflushed.iter_mut().for_each(|write| write.abandoned = true);
+    }
+
     /// Makes durable what no failed flush has abandoned.
     fn make_durable(&mut self) {
         let flushed: HashSet<u64> = self.unflushed.iter().filter(|w| !w.abandoned).map(|w| w.block).collect();
@@ -305,9 +310,7 @@ impl BlockMedium for SimulatedDevice {
         state.counters.flushes += 1;
         let lost = std::mem::take(&mut state.faults.lost).then_some(libc::EIO);
         if let Some(errno) = lost.or_else(|| state.faults.injected(Operation::Flush, &whole)) {
-            for write in &mut state.unflushed {
-                write.abandoned = true;
-            }
+            state.abandon();
             return Err(self.shared.error(&mut state, "flush", &whole, errno));
         }
         if kept && !state.faults.lies {
@@ -325,7 +328,10 @@ impl BlockMedium for SimulatedDevice {
         let kept = self.shared.clock.ordering().pass_durable(OrderingKind::DurableWrite, at);
         let mut state = self.shared.state.lock();
         state.counters.durable_writes += 1;
-        if let Some(errno) = state.faults.injected(Operation::Flush, &whole) {
+        let lost = std::mem::take(&mut state.faults.lost).then_some(libc::EIO);
+        if let Some(errno) = lost.or_else(|| state.faults.injected(Operation::Flush, &whole)) {
+            // Without forced unit access a durable write is a write and a flush, and a flush fails for all.
+            state.abandon();
             return Err(self.shared.error(&mut state, "write durably", &whole, errno));
         }
         if kept && !state.faults.lies {

@@ -14,6 +14,7 @@ mod commit;
 mod commits;
 mod create;
 mod cut;
+mod device;
 mod dirty;
 mod error;
 mod home;
@@ -28,6 +29,7 @@ mod replay;
 mod ring;
 mod step;
 
+pub use device::DurableWay;
 pub use error::JournalError;
 pub use medium::JournaledPm;
 pub use open::{JournalOptions, OpenedJournal};

@@ -150,6 +150,33 @@ fn a_lost_block_of_the_table_costs_no_page_of_the_last_round() {
     assert!(is_newest(&opened.pm, &history.versions));
 }
 
+/// A round that failed has named its pages before the boundary of the next round: they once could not be read although home had
+/// them whole.
+#[test]
+fn a_lost_block_of_the_table_costs_no_page_after_a_failed_round() {
+    for opens_between in [false, true] {
+        let mut history = History::new(8);
+        history.commit(200);
+        history.round();
+        history.commit(3);
+        // The commit of the names passes.
+        history.device.fail_next(Operation::Flush, 0..u64::MAX, 5, Times::OnceAfter(1));
+        assert!(history.pm.advance(usize::MAX).is_err());
+        let opened = opens_between.then(|| {
+            let device = Arc::new(SimulatedDevice::from_image(history.left()));
+            (open(device.clone()).pm, device)
+        });
+        let (pm, device) =
+            opened.as_ref().map_or((&history.pm, &history.device), |(pm, device)| (pm, device));
+        assert!(pm.advance(usize::MAX).unwrap());
+        let image = device.snapshot().image_none();
+        let block = layout().table(newest_anchor(&image).unwrap().table).plus(0);
+        let opened = open_image(with_block(&image, block.0, AlignedBlock::zeroed()));
+        assert_eq!(opened.condemned, 0, "after an opening: {opens_between}");
+        assert!(is_newest(&opened.pm, &history.versions));
+    }
+}
+
 /// Anchors of an earlier time, put back after the log went over its start twice, once opened an old image without a word.
 #[test]
 fn anchors_of_earlier_laps_refuse_the_journal() {

@@ -17,7 +17,7 @@ pub const IMAGE: u64 = PAGES * BLOCK_SIZE;
 pub const UUID: [u8; 16] = [7; 16];
 pub const OPTIONS: JournalOptions = JournalOptions {
     ring_bytes: 8 << 20,
-    durable: terrace_media::block::DurableWay::Dsync,
+    durable: terrace_media::pm::DurableWay::Dsync,
     ..JournalOptions::DEFAULT
 };
 /// Pages that the histories store to: around the end of the first block of the tables.

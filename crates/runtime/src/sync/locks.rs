@@ -238,6 +238,19 @@ impl<T> ReentrantMutex<T> {
         self.holder.store(me, Ordering::Relaxed);
         ReentrantMutexGuard { mutex: self, held: Some(held) }
     }
+    pub fn try_lock(&self) -> Option<ReentrantMutexGuard<'_, T>> {
+        let me = crate::thread_index::index() + 1;
+        if self.holder.load(Ordering::Relaxed) == me {
+            return Some(ReentrantMutexGuard { mutex: self, held: None });
+        }
+        let held = match self.lock.try_lock() {
+            Ok(held) => held,
+            Err(under::TryLockError::Poisoned(held)) => held.into_inner(),
+            Err(under::TryLockError::WouldBlock) => return None,
+        };
+        self.holder.store(me, Ordering::Relaxed);
+        Some(ReentrantMutexGuard { mutex: self, held: Some(held) })
+    }
 }
 
 impl<T> Deref for ReentrantMutexGuard<'_, T> {

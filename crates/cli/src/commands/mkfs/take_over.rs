@@ -53,11 +53,14 @@ pub fn run(tier0: &Tier0, old: &Old, (force, dry_run): (bool, bool)) -> Outcome<
     copied?;
     let marked = terrace_engine::mark_moved(&*opened.pm, &target.path).and_then(|()| opened.pm.close());
     let marked = marked.map_err(|error| error.to_string()).and_then(|()| sync(&old.path));
+    marked.map_err(|why| {
+        let new = target.path.display();
+        let text = format!(
+            "{new} has taken it over, but it could not be marked; do not mount it again, remove it ({why})"
+        );
+        Failure::at(&old.path, text)
+    })?;
     report(tier0, old);
-    if let Err(why) = marked {
-        let what = "was taken over, but could not be marked as such; do not mount it again, remove it";
-        output::warn(format!("{}: {what} ({why})", old.path.display()));
-    }
     Ok(0)
 }
 

@@ -5,10 +5,11 @@ use super::target::{CHUNK_BLOCKS, MIN_TIER, Target, check_minimum, check_pm, tar
 use crate::args::Mkfs;
 use indicatif::{ProgressBar, ProgressDrawTarget};
 use std::ffi::OsStr;
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use terrace_daemon::failure::{Failure, Outcome};
+use terrace_daemon::failure::{Failure, Outcome, plain};
 use terrace_daemon::output::{self, human, parse_size};
 use terrace_daemon::pool;
 use terrace_format::geometry::MIN_PM_SIZE;
@@ -181,7 +182,18 @@ fn whole(device: Result<FileDevice, OpenError>, target: &Target) -> Outcome<File
         .write_whole(&mut |done| bar.set_position(done))
         .map_err(|error| Failure::at(&target.path, error))?;
     bar.finish_and_clear();
+    sync_name(&target.path)?;
     Ok(device)
+}
+
+/// Makes the name of a new file durable: what is synced in the file would be lost with the name.
+fn sync_name(path: &Path) -> Outcome<()> {
+    let absolute = std::path::absolute(path);
+    let synced = absolute.and_then(|path| match path.parent() {
+        Some(directory) => File::open(directory)?.sync_all(),
+        None => Ok(()),
+    });
+    synced.map_err(|error| Failure::at(path, plain(&error)))
 }
 
 /// `PATH[,memory=SIZE][,log=SIZE]`; an old pool decides the size of the memory.

@@ -8,7 +8,8 @@
 //! of the batch before. 2. A batch is acknowledged after all earlier batches. 3. A failed log acknowledges no batch. 4. While a
 //! call waits for a batch that is not sealed, a thread is in [`Log::commit_for_calls`] or was promised. 5. While a thread waits
 //! so and another batch may be sealed, a thread was woken to seal it.
-//! Lock order: the state comes before a seat. Calls are answered without locks.
+//! Lock order: the state comes before a seat. Calls are answered without these locks; home's, and
+//! locks of a caller that stores, may be held: an answer stores nothing and waits for nothing.
 
 use super::commits::{Answer, Boundary, Closed, Commits, Flight, Seat, Waiter, tell};
 use super::image::Image;
@@ -23,6 +24,19 @@ use terrace_format::journal::{BATCH_HEADER_BYTES, BatchHeader};
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::sync::MutexGuard;
 use terrace_runtime::sync::atomic::Ordering;
+
+/// A leader that panics fails the log: nobody else would seal or acknowledge its batch, and waiters would sleep for ever.
+struct FailsOnPanic<'a>(&'a Log);
+
+impl Drop for FailsOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let device = self.0.device.name().to_string();
+            let operation = "commit, which panicked,";
+            self.0.fail(&DeviceError { device, operation, offset: 0, length: 0, errno: libc::EIO }.into());
+        }
+    }
+}
 
 impl Log {
     /// Returns when all places below `target`, a tail of the ring, are durable.
@@ -42,8 +56,8 @@ impl Log {
         Ok(())
     }
 
-    /// Calls `done` when all places below `target` are durable or the log has failed: now, or later from a thread that holds no
-    /// lock. True if the caller has to bring a thread to [`Self::commit_for_calls`].
+    /// Calls `done` when all places below `target` are durable or the log has failed: now, or later from
+    /// another thread ([`crate::PmMedium::persist_then_at`]). True if the caller has to bring a thread to [`Self::commit_for_calls`].
     pub fn commit_then(&self, target: u64, done: Done) -> bool {
         if !self.is_durable(target) {
             let mut state = self.state.lock();
@@ -100,6 +114,7 @@ impl Log {
         assert_eq!(batch.start, before.position, "a batch is sealed behind the last one");
         state.is_sealing = true;
         drop(state);
+        let _guard = FailsOnPanic(self);
         let crc = self.seal(image, batch, before, acknowledged);
         let end = Boundary { position: batch.end, sequence: before.sequence + 1, previous: crc };
         let mut state = self.state.lock();
@@ -128,7 +143,7 @@ impl Log {
         self.state.lock()
     }
 
-    /// The log has failed (J12): tells all waiters. For a caller without locks.
+    /// The log has failed (J12): tells all waiters. The caller does not hold the state.
     pub fn fail(&self, error: &MediaError) {
         if self.failed.set(error.clone()).is_ok() {
             tracing::error!(%error, "the journal failed: the pool takes no more changes");

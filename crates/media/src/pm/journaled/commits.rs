@@ -3,6 +3,7 @@
 use crate::MediaError;
 use crate::pm::Done;
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use terrace_format::journal::BATCH_HEADER_BYTES;
 use terrace_runtime::sync::{Condvar, Mutex};
@@ -159,7 +160,12 @@ pub(super) fn tell(answers: Vec<Answer>, result: &Result<(), MediaError>) {
     for answer in answers {
         match answer {
             Answer::Thread(seat) => seat.wake(),
-            Answer::Call(done) => done(result.clone()),
+            Answer::Call(done) => {
+                // Other waiters are not to miss their answers.
+                if catch_unwind(AssertUnwindSafe(|| done(result.clone()))).is_err() {
+                    tracing::error!("an answer to a waiter of the journal panicked");
+                }
+            }
         }
     }
 }

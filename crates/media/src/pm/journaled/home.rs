@@ -16,6 +16,7 @@ use super::image::Image;
 use super::log::Log;
 use super::ring::{Full, MARGIN_BYTES};
 use crate::block::{AlignedBlock, Run};
+use crate::durable::FlushMark;
 use crate::{MediaError, PmMedium};
 use std::collections::{BTreeMap, BTreeSet};
 use terrace_format::journal::{
@@ -43,12 +44,14 @@ pub(super) struct HomeState {
     pub number: u64,
     /// Pages that opening found damaged, each with a checksum that its content in home does not have.
     pub condemned: BTreeMap<u64, u32>,
-    /// Pages that an entry behind the anchor names: a crash may tear these in home, and no second entry has to name them.
-    pub named: BTreeSet<u64>,
+    /// Pages that an entry behind the anchor names, with the entry's position: a crash may tear these in home.
+    pub named: BTreeMap<u64, u64>,
     /// An anchor that is not known to be durable.
     pub unsure: Option<Anchor>,
     /// The round under way: its boundary, and the first page that it has not looked at.
     pub round: Option<(u64, u64)>,
+    /// Before the first page written since the last anchor: a flush that failed since may have dropped it.
+    pub mark: Option<FlushMark>,
 }
 
 impl HomeState {
@@ -71,11 +74,14 @@ impl HomeState {
     }
 }
 
+/// Bytes of the log for a group of pages, beside their numbers.
+const GROUP_BYTES: u64 = 3 * BLOCK_SIZE;
+
 /// Bytes of the log that stores leave to a home round: for each group of pages a batch and the entry that names them.
 fn share_of_round(image_bytes: u64) -> u64 {
     let pages = image_bytes / BLOCK_SIZE;
     let groups = pages / PAGES_AT_ONCE as u64 + 1;
-    groups * 3 * BLOCK_SIZE + pages * 8 + 4 * BLOCK_SIZE
+    groups * GROUP_BYTES + pages * 8 + 4 * BLOCK_SIZE
 }
 
 /// The smallest log of an image: three quarters of it are free for stores.
@@ -137,6 +143,7 @@ impl Home {
                 let is_whole = |page: &u64| !home.condemned.contains_key(page);
                 home.torn.extend(going.into_iter().filter(is_whole));
                 image.dirty.give_back(&image.memory);
+                home.mark = None;
             }
         }
         ended
@@ -163,7 +170,7 @@ impl Home {
                 return Ok(true);
             };
             from = last + 1;
-            self.send_home((image, log), home, &pages)?;
+            self.send_home((image, log), home, (&pages, boundary))?;
             home.round = Some((boundary, from));
         }
         Ok(false)
@@ -174,7 +181,7 @@ impl Home {
         &self,
         (image, log): (&Image, &Log),
         home: &mut HomeState,
-        pages: &[u64],
+        (pages, boundary): (&[u64], u64),
     ) -> Result<(), MediaError> {
         let mut copies = Vec::with_capacity(pages.len());
         for page in pages {
@@ -200,7 +207,7 @@ impl Home {
             return Ok(());
         }
         let runs = runs_of(&numbers);
-        name_pages(image, log, home, &numbers);
+        name_pages(image, log, home, (&numbers, boundary));
         if !planted(Mistake::HomeBeforeLog) {
             // Behind the copies: a copy shows stores with an earlier place alone.
             log.commit_to(image, log.ring.tail())?;
@@ -213,7 +220,8 @@ impl Home {
             rest = later;
         }
         home.torn.extend(&numbers);
-        log.device.write_runs(&writes)?;
+        home.mark.get_or_insert_with(|| log.device.mark());
+        log.device.write_volatile(&writes)?;
         numbers.iter().for_each(|page| {
             home.torn.remove(page);
         });
@@ -250,15 +258,21 @@ impl Home {
     }
 }
 
-/// Appends an entry with the pages that no entry behind the anchor names yet.
-fn name_pages(image: &Image, log: &Log, home: &mut HomeState, pages: &[u64]) {
-    let new: Vec<u64> = pages.iter().copied().filter(|page| home.named.insert(*page)).collect();
+/// Appends an entry with the pages that no entry behind the anchor names yet. While the log has room beside the share of the
+/// round, pages count as new that no entry behind the round's boundary names, after a round that was given up: the next anchor
+/// passes the older entry, and a lost block of the table would make the page unreadable (J9).
+fn name_pages(image: &Image, log: &Log, home: &mut HomeState, (pages, boundary): (&[u64], u64)) {
+    let kept = share_of_round(log.layout.image_bytes()) + MARGIN_BYTES / 2 + GROUP_BYTES;
+    let least = if log.left() > kept { boundary } else { 0 };
+    let is_new = |page: &u64| home.named.get(page).is_none_or(|position| *position < least);
+    let new: Vec<u64> = pages.iter().copied().filter(is_new).collect();
     let Some(first) = new.first() else { return };
     let numbers = runs_of(&new).into_iter().flat_map(|(first, count)| [first as u32, count as u32]);
     let bytes: Vec<u8> = numbers.flat_map(u32::to_le_bytes).collect();
     // A leader waits for each entry by the locks of pages, whatever the entry is.
     let _locked = image.lock_page(*first);
-    log.ring.append(&Entry { kind: EntryKind::GoingHome, offset: PmOffset(0), bytes: &bytes });
+    let position = log.ring.append(&Entry { kind: EntryKind::GoingHome, offset: PmOffset(0), bytes: &bytes });
+    home.named.extend(new.iter().map(|page| (*page, position)));
 }
 
 /// Makes the pages of a round count: table, flush, anchor.
@@ -275,10 +289,11 @@ fn end_round(image: &Image, log: &Log, home: &mut HomeState, boundary: u64) -> R
         home.make_stale(page);
     }
     let next = 1 - home.table;
+    let mark = *home.mark.get_or_insert_with(|| log.device.mark());
     write_table(log, home, next)?;
     // A single flush serves pages and table: the table is not in use before the anchor names it.
     if !planted(Mistake::AnchorBeforeFlush) {
-        log.device.flush()?;
+        log.device.flush(mark)?;
     }
     let Some((found, acknowledged)) = log.boundary() else {
         unreachable!("the batch before {boundary} is acknowledged");
@@ -301,7 +316,7 @@ fn write_table(log: &Log, home: &HomeState, table: usize) -> Result<(), MediaErr
         blocks.push((log.layout.table(table).plus(*number), block));
     }
     let runs: Vec<Run<'_>> = blocks.iter().map(|(at, block)| (*at, std::slice::from_ref(block))).collect();
-    log.device.write_runs(&runs)
+    log.device.write_volatile(&runs)
 }
 
 /// The next anchor.
@@ -340,6 +355,7 @@ fn settle_anchor(image: &Image, log: &Log, home: &mut HomeState) -> Result<(), M
     home.table = anchor.table;
     home.stale[anchor.table].clear();
     home.named.clear();
+    home.mark = None;
     image.dirty.end_round(&image.memory);
     log.set_start(anchor.start, share_of_round(log.layout.image_bytes()));
     Ok(())

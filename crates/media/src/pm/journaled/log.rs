@@ -3,8 +3,9 @@
 //! Lock order: the state comes last.
 
 use super::commits::{Boundary, Closed, Commits};
+use super::device::JournalDevice;
 use super::ring::Ring;
-use crate::{BlockMedium, MediaError};
+use crate::MediaError;
 use std::sync::{Arc, OnceLock};
 use terrace_format::journal::{BATCH_HEADER_BYTES, Layout, MAX_BATCH_BYTES};
 use terrace_runtime::Clock;
@@ -17,7 +18,7 @@ const LONG_BATCH_BYTES: u64 = MAX_BATCH_BYTES / 2;
 
 /// The log of a medium: the ring, and its batches on the device.
 pub(super) struct Log {
-    pub device: Arc<dyn BlockMedium>,
+    pub device: JournalDevice,
     pub layout: Layout,
     pub uuid: [u8; 16],
     pub epoch: u64,
@@ -39,7 +40,7 @@ pub(super) struct Log {
 impl Log {
     /// A log on a device whose last batch ends at a boundary.
     pub fn new(
-        (device, layout): (Arc<dyn BlockMedium>, Layout),
+        (device, layout): (JournalDevice, Layout),
         (uuid, epoch): ([u8; 16], u64),
         ring: Ring,
         end: Boundary,
@@ -81,6 +82,11 @@ impl Log {
     /// Bytes of the log that an opening would apply.
     pub fn used(&self) -> u64 {
         self.ring.tail() - self.start.load(Ordering::Acquire)
+    }
+
+    /// Bytes of the log that no place has.
+    pub fn left(&self) -> u64 {
+        self.layout.log_bytes().saturating_sub(self.used())
     }
 
     /// Bytes without a commit.

@@ -1,11 +1,12 @@
 //! Opens journals (J9 to J11).
 //!
 //! Opening has this order: the newest sound anchor; home pages, each against its checksum; the batches from the anchor on;
-//! their entries in order; the last batch once more, with the same bytes; an anchor with a new epoch in both copies, durable
-//! before the first store. A crash inside changes nothing.
+//! their entries in order; the batches behind the last acknowledged position once more, with the same bytes; a flush; an anchor
+//! with a new epoch in both copies, durable before the first store. A crash inside changes nothing.
 
 use super::anchors::{newest_anchor, write_both};
 use super::cut::cut;
+use super::device::{DurableWay, JournalDevice};
 use super::error::JournalError;
 use super::home::{Home, HomeState};
 use super::image::Image;
@@ -15,11 +16,11 @@ use super::medium::{Found, JournaledPm};
 use super::pieces::PIECE_BLOCKS;
 use super::replay::{LogEnd, replay};
 use super::ring::{MIN_RING_BYTES, Ring};
-use crate::block::{AlignedBlock, DurableWay};
+use crate::block::AlignedBlock;
 use crate::{BlockMedium, MediaError, PmMedium, memory_available};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use terrace_format::journal::{Anchor, Layout, TABLE_ENTRIES, TRIAL_BLOCKS};
+use terrace_format::journal::{Anchor, Layout, TABLE_ENTRIES};
 use terrace_format::{BLOCK_SIZE, PmOffset};
 use terrace_runtime::Clock;
 
@@ -118,11 +119,11 @@ impl JournaledPm {
         let mut opened =
             Anchor { number: anchor.number + 1, epoch, acknowledged: end.position, clean: false, ..anchor };
         if !options.read_only {
-            device.choose_durable(options.durable, TRIAL_BLOCKS)?;
-            // The daemon alone may have died: then the last batches may be in the device's cache, and nowhere else.
+            // The daemon alone may have died: then the last batches, and the last anchor, may be in the device's cache alone.
             if let Some((position, length)) = last {
                 write_again(&*device, &layout, position, length)?;
             }
+            device.flush()?;
             opened = write_both(&*device, opened)?;
         }
         let wrong = wrong_checksums(&mut checksums, &condemned);
@@ -132,14 +133,17 @@ impl JournaledPm {
             table: anchor.table,
             torn: healed.clone(),
             condemned: wrong,
-            named: going_home,
+            named: going_home.into_iter().map(|page| (page, 0)).collect(),
             // Each block of the other table may be older.
             stale: if anchor.table == 0 { [damaged_blocks, every()] } else { [every(), damaged_blocks] },
             number: opened.number,
             unsure: None,
             round: None,
+            mark: None,
         };
         let ring = Ring::new(options.ring_bytes.max(MIN_RING_BYTES), end.position);
+        let way = if options.read_only { DurableWay::Dsync } else { options.durable };
+        let device = JournalDevice::new(device, way, &*clock)?;
         let log = Log::new((device, layout), (anchor.uuid, epoch), ring, end, clock);
         let home = Home::new(home, &log, anchor.start);
         let found = Found { healed: healed.len() as u64, condemned: condemned.len() as u64 };
@@ -211,5 +215,5 @@ fn write_again(device: &dyn BlockMedium, layout: &Layout, start: u64, length: u6
         device.write(place, piece)?;
         at += count * BLOCK_SIZE;
     }
-    device.flush()
+    Ok(())
 }
