@@ -12,6 +12,7 @@
 
 pub mod file;
 pub mod pool;
+pub mod slow;
 
 use shuttle::scheduler::{PctScheduler, RandomScheduler, ReplayScheduler, Scheduler};
 use shuttle::{Config, FailurePersistence, Runner};

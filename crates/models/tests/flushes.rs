@@ -6,22 +6,21 @@
 //! of a drive may. A failed flush loses all writes before it, and the device reports the loss once.
 #![allow(clippy::unwrap_used)]
 
-use std::panic::Location;
 use std::sync::Arc;
 use terrace_check::{Options, PoolView, check};
 use terrace_engine::{
     BufferOptions, Engine, MountOptions, PolicyKind, PoolMedia, Simulation, Wait, WriteFlags, read_superblock,
 };
-use terrace_format::{DeviceBlock, Ino};
-use terrace_media::block::{AlignedBlock, DeviceImage, Operation, SimulatedDevice, Times};
+use terrace_format::Ino;
+use terrace_media::BlockMedium;
+use terrace_media::block::{DeviceImage, Operation, SimulatedDevice, Times};
 use terrace_media::crash::CrashClock;
 use terrace_media::pm::{PmImage, RecordedPm};
-use terrace_media::{BlockMedium, MediaError};
 use terrace_models::pool::{make_file, make_pool};
+use terrace_models::slow::Slow;
 use terrace_models::{PM_SIZE, Schedules, below, explore, once};
 use terrace_placement::Home;
 use terrace_runtime::sync::Mutex;
-use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 use terrace_runtime::thread::spawn;
 use terrace_runtime::{ManualClock, Step};
 
@@ -37,44 +36,6 @@ const WRITES: usize = 2;
 /// Persistence events among which power fails: about as many as a run has.
 const EVENTS: u64 = 160;
 
-/// A device whose flushes let other threads run before they return.
-struct Slow {
-    inner: Arc<SimulatedDevice>,
-    /// A count without use: each access is a point where the scheduler may change threads.
-    turns: AtomicU64,
-}
-
-impl Slow {
-    fn others_run(&self) {
-        for _ in 0..4 {
-            self.turns.fetch_add(1, Ordering::AcqRel);
-        }
-    }
-}
-
-impl BlockMedium for Slow {
-    fn blocks(&self) -> u64 {
-        self.inner.blocks()
-    }
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-    fn read(&self, first: DeviceBlock, into: &mut [AlignedBlock]) -> Result<(), MediaError> {
-        self.inner.read(first, into)
-    }
-    fn write(&self, first: DeviceBlock, from: &[AlignedBlock]) -> Result<(), MediaError> {
-        self.inner.write(first, from)
-    }
-    fn flush_at(&self, at: &'static Location<'static>) -> Result<(), MediaError> {
-        let done = self.inner.flush_at(at);
-        self.others_run();
-        done
-    }
-    fn error_count(&self) -> u64 {
-        self.inner.error_count()
-    }
-}
-
 /// Both media of a pool with the files, all in PM.
 #[derive(Clone)]
 struct Images {
@@ -86,7 +47,7 @@ struct Images {
 }
 
 fn media(pm: &Arc<RecordedPm>, device: &Arc<SimulatedDevice>) -> PoolMedia {
-    let slow = Slow { inner: Arc::clone(device), turns: AtomicU64::new(0) };
+    let slow = Slow::new(device);
     PoolMedia { pm: Arc::clone(pm) as _, block: vec![Arc::new(slow) as _] }
 }
 

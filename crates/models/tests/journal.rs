@@ -5,14 +5,14 @@
 //! next life finds the same content.
 #![allow(clippy::unwrap_used)]
 
-use std::panic::Location;
 use std::sync::Arc;
+use terrace_format::PmOffset;
 use terrace_format::journal::{Layout, MIN_LOG_BYTES};
-use terrace_format::{DeviceBlock, PmOffset};
-use terrace_media::block::{AlignedBlock, DeviceImage, DeviceSnapshot, Run, SimulatedDevice};
+use terrace_media::block::{DeviceImage, DeviceSnapshot, SimulatedDevice};
 use terrace_media::crash::CrashClock;
 use terrace_media::pm::{DurableWay, JournalOptions, JournaledPm, OpenedJournal};
-use terrace_media::{BlockMedium, MediaError, PmMedium};
+use terrace_media::{MediaError, PmMedium};
+use terrace_models::slow::Slow;
 use terrace_models::{Schedules, UUID, below, explore, finds, once};
 use terrace_runtime::ManualClock;
 use terrace_runtime::planted::Mistake;
@@ -35,48 +35,8 @@ const WRITERS: [PmOffset; 2] = [PmOffset(0), PmOffset(4096)];
 const RECORD: PmOffset = PmOffset(2 * 4096);
 const IN_PLACE: PmOffset = PmOffset(3 * 4096);
 
-/// A device. Other threads run before the end of an operation.
-struct Slow {
-    inner: Arc<SimulatedDevice>,
-    turns: AtomicU64,
-}
-
-impl Slow {
-    fn others_run(&self) {
-        for _ in 0..3 {
-            self.turns.fetch_add(1, Ordering::AcqRel);
-        }
-    }
-}
-
-impl BlockMedium for Slow {
-    fn blocks(&self) -> u64 {
-        self.inner.blocks()
-    }
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-    fn read(&self, first: DeviceBlock, into: &mut [AlignedBlock]) -> Result<(), MediaError> {
-        self.inner.read(first, into)
-    }
-    fn write(&self, first: DeviceBlock, from: &[AlignedBlock]) -> Result<(), MediaError> {
-        self.inner.write(first, from)
-    }
-    fn write_durable_at(&self, runs: &[Run<'_>], at: &'static Location<'static>) -> Result<(), MediaError> {
-        self.others_run();
-        let done = self.inner.write_durable_at(runs, at);
-        self.others_run();
-        done
-    }
-    fn flush_at(&self, at: &'static Location<'static>) -> Result<(), MediaError> {
-        let done = self.inner.flush_at(at);
-        self.others_run();
-        done
-    }
-}
-
 fn open(device: &Arc<SimulatedDevice>) -> OpenedJournal {
-    let slow = Slow { inner: Arc::clone(device), turns: AtomicU64::new(0) };
+    let slow = Slow::new(device);
     JournaledPm::open(Arc::new(slow), OPTIONS, Arc::new(ManualClock::new(1))).unwrap()
 }
 
