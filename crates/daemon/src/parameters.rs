@@ -26,7 +26,7 @@ const fn number(
 const NUMBERS: &[Number] = &[
     number("sync_blocks", (1, 1 << 20), "blocks", |p, n| p.sync_blocks = n),
     number("large_after", (0, 250), "a count", |p, n| p.large_after = n as u8),
-    number("large_pm", (0, 100), "a percentage", |p, n| p.large_pm_percent = n as u8),
+    number("large_pm", (0, 100), "a percentage", |p, n| p.large_pm_percent = Some(n as u8)),
     number("read_times", (1, 1000), "a factor", |p, n| p.read_times = n),
     number("touches", (1, 100), "a count", |p, n| p.touches = n),
     number("whole_after_s", (1, DAY_S), "seconds", |p, n| p.whole_after_s = n),

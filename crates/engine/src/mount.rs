@@ -144,7 +144,7 @@ pub fn mount_with_map(
     let begin = clock.monotonic_ns();
     // Options are refused before the log is opened, because opening marks a clean pool as used.
     let data_ordered = data_ordered(&superblock, &options)?;
-    let (policy, parameters) = open_policy(&superblock, &options)?;
+    let (policy, parameters) = open_policy(&superblock, &options, media.pm.journal_status().is_some())?;
     let sizes = device_sizes(&media, &superblock)?;
     let (wal, recovery) = open_log(&media, &superblock, &options)?;
     let locks = wal.locks();
@@ -249,10 +249,14 @@ fn policy_id(superblock: &Superblock, options: &MountOptions) -> u8 {
 }
 
 /// The policy of the mount options, or else of the superblock, and its parameters.
-fn open_policy(superblock: &Superblock, options: &MountOptions) -> FsResult<(Box<dyn Policy>, Parameters)> {
+fn open_policy(
+    superblock: &Superblock,
+    options: &MountOptions,
+    is_journaled: bool,
+) -> FsResult<(Box<dyn Policy>, Parameters)> {
     let id = policy_id(superblock, options);
     let threshold = options.threshold_percent.unwrap_or(THRESHOLD_PERCENT);
-    let mut parameters = options.ablation.parameters(options.parameters);
+    let mut parameters = options.ablation.parameters(options.parameters).for_medium(is_journaled);
     parameters.check().map_err(refuse)?;
     if options.promote_first_touch {
         parameters.touches = 1;

@@ -125,7 +125,7 @@ fn run_all(target: Arc<dyn FileTarget>) -> Vec<Measure> {
 fn files_filled_durably_begin_in_pm() {
     let below = |sync: Sync| {
         let scratch = scratch();
-        let parameters = Parameters { large_pm_percent: 0, ..Parameters::default() };
+        let parameters = Parameters { large_pm_percent: Some(0), ..Parameters::default() };
         let options =
             MountOptions { policy: Some(PolicyKind::PREDICTIVE), parameters, ..MountOptions::default() };
         let fs = mount_with(scratch.path(), options);

@@ -56,7 +56,7 @@ fn mount(media: PoolMedia, policy: PolicyKind) -> Arc<Engine> {
             sync_blocks: 1,
             large_after: 0,
             large_min: UNIT as u64,
-            large_pm_percent: 0,
+            large_pm_percent: Some(0),
             ..Parameters::PUBLISHED
         },
         buffer: BufferOptions::of(16 * 4096),

@@ -13,7 +13,7 @@ pub enum Room {
     Hardly,
     /// Some free blocks.
     Some,
-    /// Less is used than [`Parameters::large_pm_percent`].
+    /// Less is used than [`Parameters::large_pm`].
     Plenty,
 }
 
@@ -23,7 +23,7 @@ impl Room {
     pub fn of(free: u64, all: u64, hardly: u64, parameters: &Parameters) -> Room {
         if free < hardly {
             Room::Hardly
-        } else if (all - free.min(all)) * 100 < all * u64::from(parameters.large_pm_percent) {
+        } else if (all - free.min(all)) * 100 < all * u64::from(parameters.large_pm()) {
             Room::Plenty
         } else {
             Room::Some
@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn large_writes_stay_in_pm_while_it_has_plenty_of_room() {
         let room = |free, percent| {
-            let parameters = Parameters { large_pm_percent: percent, ..Parameters::default() };
+            let parameters = Parameters { large_pm_percent: Some(percent), ..Parameters::default() };
             let mut synchronicity = Synchronicity::default();
             synchronicity.judgement = Judgement::Asynchronous;
             let entry = Entry { bytes: 1 << 20, counter: 9 };

@@ -13,8 +13,8 @@ pub struct Parameters {
     pub large_after: u8,
     /// Bytes below which no write is large, whatever its counter.
     pub large_min: u64,
-    /// While less of PM is used, large writes go there too; 0: never.
-    pub large_pm_percent: u8,
+    /// While less of PM is used, large writes go there too; 0: never. `None`: [`Self::large_pm`] of the medium.
+    pub large_pm_percent: Option<u8>,
     /// A file is read-dominated when more than this many times its size was read since its last write ([TPFS]
     /// section 4).
     pub read_times: u32,
@@ -30,15 +30,16 @@ pub struct Parameters {
     pub spill: Spill,
 }
 
+/// The least demotion threshold: a larger value would demote other blocks to make room for large writes.
+const LARGE_PM_PERCENT: u8 = 50;
+
 impl Parameters {
     /// The publications' values, and our own values where the publications have none.
     pub const PUBLISHED: Parameters = Parameters {
         sync_blocks: 1024,
         large_after: 4,
         large_min: 64 << 10,
-        // The least demotion threshold: a larger value would demote other blocks to make room for large
-        // writes.
-        large_pm_percent: 50,
+        large_pm_percent: None,
         read_times: 2,
         touches: 2,
         whole_after_s: 30,
@@ -46,6 +47,20 @@ impl Parameters {
         dataflow: Dataflow::PUBLISHED,
         spill: Spill::DEFAULT,
     };
+
+    /// These parameters for a PM with a journal, or without: a large write through a journal is written three times to its device
+    /// before a lower tier has it (docs/placement.md).
+    #[must_use]
+    pub fn for_medium(self, is_journaled: bool) -> Parameters {
+        let by_medium = if is_journaled { 0 } else { LARGE_PM_PERCENT };
+        Parameters { large_pm_percent: Some(self.large_pm_percent.unwrap_or(by_medium)), ..self }
+    }
+
+    /// The percentage of PM below which large writes go to PM too.
+    #[inline]
+    pub fn large_pm(&self) -> u8 {
+        self.large_pm_percent.unwrap_or(LARGE_PM_PERCENT)
+    }
 
     /// [`Self::whole_after_s`] in ticks.
     pub fn whole_after(&self) -> u32 {

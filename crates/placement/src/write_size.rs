@@ -6,6 +6,7 @@
 //! otherwise.
 
 use crate::Parameters;
+use terrace_format::BLOCK_SIZE;
 
 /// The write entry that a write left: the granularity of the prediction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -61,9 +62,14 @@ impl Entry {
 
     /// The entry of a write shorter than `large_min`. It is never a large write, so the replaced entry is not
     /// looked up. The write begins in block `first` and is `bytes` long; the file's last run was `run` and
-    /// ended before block `run_end`, and a write that continues the run inherits its counter.
+    /// ended before block `run_end`, and a write that continues the run inherits its counter. A write inside the run's last
+    /// block leaves the run as it was: the kernel cuts a large write whose memory begins inside a page, and sends the last bytes
+    /// apart.
     #[inline]
     pub fn after_short((run, run_end): (Entry, u64), (first, bytes): (u64, u64)) -> Entry {
+        if run.bytes > 0 && first + 1 == run_end && bytes <= BLOCK_SIZE {
+            return run;
+        }
         Entry { bytes, counter: if run.is_followed_by(run_end, first) { run.counter } else { 0 } }
     }
 
@@ -114,8 +120,10 @@ mod tests {
         assert_eq!(small.counter, stream.counter, "inherited");
         assert!(!small.is_large(&P));
         assert_eq!(Entry::after_short((stream, 9), (9, 512)), small);
-        assert_eq!(Entry::after_short((stream, 9), (8, 512)), small, "into the last block");
+        assert_eq!(Entry::after_short((stream, 9), (8, 512)), stream, "into the last block");
         assert_eq!(Entry::after_short((stream, 9), (3, 512)).counter, 0);
+        let cut = Entry::after(Before::Continues(Entry::after_short((stream, 9), (8, 4096))), 1 << 20, &P);
+        assert_eq!(cut.counter, stream.counter + 1, "behind the last bytes of a write that the kernel cut");
         let log = Entry::after(Before::Continues(Entry { bytes: 512, counter: 0 }), 512, &P);
         assert_eq!(log.counter, 0);
     }

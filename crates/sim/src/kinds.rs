@@ -11,7 +11,7 @@ const SOON: Parameters = Parameters {
     sync_blocks: 16,
     large_after: 1,
     large_min: 16 << 10,
-    large_pm_percent: 0,
+    large_pm_percent: Some(0),
     ..Parameters::PUBLISHED
 };
 
@@ -217,7 +217,7 @@ pub const CONFIGS: &[Config] = &[
     // Large writes stay in PM while it has room, as they do by default.
     Config {
         name: "power-predictive-room",
-        parameters: Parameters { large_pm_percent: Parameters::PUBLISHED.large_pm_percent, ..SOON },
+        parameters: Parameters { large_pm_percent: Some(50), ..SOON },
         ..PREDICTIVE
     },
     Config { name: "faults-predictive", trouble: Trouble::POWER_AND_FAULTS, ..PREDICTIVE },

@@ -128,7 +128,7 @@ fn predictor_status(parameters: &Parameters) -> PredictorStatus {
         sync_blocks: parameters.sync_blocks,
         large_after: parameters.large_after,
         large_min_bytes: parameters.large_min,
-        large_pm_percent: parameters.large_pm_percent,
+        large_pm_percent: parameters.large_pm(),
         read_times: parameters.read_times,
         touches: parameters.touches,
         whole_after_seconds: parameters.whole_after_s,

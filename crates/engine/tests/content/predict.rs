@@ -504,8 +504,12 @@ fn mount_parameters_reach_migration_and_change_its_decisions() -> FsResult<()> {
 fn large_writes_stay_in_pm_while_half_of_it_is_free() -> FsResult<()> {
     let below_of = |large_pm_percent| -> FsResult<u64> {
         let pool = SimulatedPool::new(4 << 20, 4096);
-        let parameters =
-            Parameters { sync_blocks: 32, large_after: 1, large_pm_percent, ..Parameters::default() };
+        let parameters = Parameters {
+            sync_blocks: 32,
+            large_after: 1,
+            large_pm_percent: Some(large_pm_percent),
+            ..Parameters::default()
+        };
         let fs = mount(&pool, parameters);
         let copy = try_create(&fs, "copy")?;
         (0..48).try_for_each(|at| write(&fs, copy, at * 16, 16))?;

@@ -200,7 +200,7 @@ fn a_write_to_pm_leaves_no_hole_over_earlier_dirty_pages() {
             sync_blocks: 1,
             large_after: 0,
             large_min: 8 << 10,
-            large_pm_percent: 0,
+            large_pm_percent: Some(0),
             ..Parameters::PUBLISHED
         },
         no_partial_shadows: true,

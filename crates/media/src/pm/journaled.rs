@@ -25,6 +25,7 @@ mod medium;
 mod open;
 mod patience;
 mod pieces;
+mod pressure;
 mod replay;
 mod ring;
 mod step;

@@ -127,6 +127,7 @@ impl Log {
         let written = self.write_batch(batch);
         match written {
             Ok(took_ns) => {
+                self.pressure.note_batch(batch.end - batch.start, took_ns);
                 let mut state = self.state.lock();
                 state.note_write(took_ns);
                 self.acknowledge(&mut state, end);

@@ -52,6 +52,8 @@ pub(super) struct HomeState {
     pub round: Option<(u64, u64)>,
     /// Before the first page written since the last anchor: a flush that failed since may have dropped it.
     pub mark: Option<FlushMark>,
+    /// Room for copies of pages.
+    pub copies: Vec<AlignedBlock>,
 }
 
 impl HomeState {
@@ -183,16 +185,19 @@ impl Home {
         home: &mut HomeState,
         (pages, boundary): (&[u64], u64),
     ) -> Result<(), MediaError> {
-        let mut copies = Vec::with_capacity(pages.len());
+        let mut numbers = Vec::with_capacity(pages.len());
+        // A fresh buffer of this size would be mapped and cleared by the kernel each time.
+        let mut copies = std::mem::take(&mut home.copies);
+        copies.resize(PAGES_AT_ONCE, AlignedBlock::zeroed());
         for page in pages {
-            let mut copy = AlignedBlock::zeroed();
+            let copy = &mut copies[numbers.len()];
             let read = {
                 let _locked = image.lock_page(*page);
                 image.dirty.take(&image.memory, *page);
                 image.memory.read(PmOffset(page * BLOCK_SIZE), &mut copy.0)
             };
             match read {
-                Ok(()) => copies.push((*page, copy)),
+                Ok(()) => numbers.push(*page),
                 // Home lacks entries that the anchor passes: no later opening may take the page for sound.
                 Err(_) if home.condemned.contains_key(page) => home.condemn(*page),
                 // The log has what this page lost; no anchor may pass it.
@@ -202,30 +207,42 @@ impl Home {
                 }
             }
         }
-        let (numbers, blocks): (Vec<u64>, Vec<AlignedBlock>) = copies.into_iter().unzip();
+        let sent = self.send_copies((image, log), home, (&numbers, &copies[..numbers.len()]), boundary);
+        home.copies = copies;
+        sent
+    }
+
+    /// Writes copies of pages home.
+    fn send_copies(
+        &self,
+        (image, log): (&Image, &Log),
+        home: &mut HomeState,
+        (numbers, blocks): (&[u64], &[AlignedBlock]),
+        boundary: u64,
+    ) -> Result<(), MediaError> {
         if numbers.is_empty() {
             return Ok(());
         }
-        let runs = runs_of(&numbers);
-        name_pages(image, log, home, (&numbers, boundary));
+        let runs = runs_of(numbers);
+        name_pages(image, log, home, (numbers, boundary));
         if !planted(Mistake::HomeBeforeLog) {
             // Behind the copies: a copy shows stores with an earlier place alone.
             log.commit_to(image, log.ring.tail())?;
         }
         let mut writes: Vec<Run<'_>> = Vec::with_capacity(runs.len());
-        let mut rest = blocks.as_slice();
+        let mut rest = blocks;
         for (first, count) in &runs {
             let (now, later) = rest.split_at(*count as usize);
             writes.push((log.layout.home().plus(*first), now));
             rest = later;
         }
-        home.torn.extend(&numbers);
+        home.torn.extend(numbers);
         home.mark.get_or_insert_with(|| log.device.mark());
         log.device.write_volatile(&writes)?;
         numbers.iter().for_each(|page| {
             home.torn.remove(page);
         });
-        for (page, block) in numbers.iter().zip(&blocks) {
+        for (page, block) in numbers.iter().zip(blocks) {
             if let Some(checksum) = home.checksums.get_mut(*page as usize) {
                 *checksum = page_checksum(&log.uuid, *page, &block.0);
             }

@@ -4,6 +4,7 @@
 
 use super::commits::{Boundary, Closed, Commits};
 use super::device::JournalDevice;
+use super::pressure::Pressure;
 use super::ring::Ring;
 use crate::MediaError;
 use std::sync::{Arc, OnceLock};
@@ -27,6 +28,7 @@ pub(super) struct Log {
     pub start: AtomicU64,
     pub state: Mutex<Commits>,
     pub clock: Arc<dyn Clock>,
+    pub pressure: Pressure,
     /// Position of the open batch, as the state has it or older.
     open: AtomicU64,
     /// End of the durable places: the end of the last acknowledged batch, and the header behind.
@@ -55,6 +57,7 @@ impl Log {
             start: AtomicU64::new(end.position),
             state: Mutex::new(Commits::new(end)),
             clock,
+            pressure: Pressure::default(),
             open: AtomicU64::new(end.position),
             durable: AtomicU64::new(end.position + BATCH_HEADER_BYTES),
             failed: OnceLock::new(),

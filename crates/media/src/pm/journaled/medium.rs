@@ -243,7 +243,11 @@ impl PmMedium for JournaledPm {
     fn persist_at(&self, _at: &'static Location<'static>) -> Result<(), MediaError> {
         self.fences.fetch_add(1, Ordering::Relaxed);
         self.log.refuse_if_failed()?;
-        self.log.commit_to(&self.image, self.log.ring.tail())
+        let target = self.log.ring.tail();
+        if !self.log.is_durable(target) {
+            self.log.pressure.note_sync(self.log.clock.monotonic_coarse_ns());
+        }
+        self.log.commit_to(&self.image, target)
     }
 
     fn point(&self) -> Point {
@@ -258,6 +262,7 @@ impl PmMedium for JournaledPm {
     }
 
     fn persist_then_at(&self, point: Point, done: Done, _at: &'static Location<'static>) -> bool {
+        self.log.pressure.note_sync(self.log.clock.monotonic_coarse_ns());
         self.log.commit_then(point.0, done)
     }
 
@@ -266,7 +271,9 @@ impl PmMedium for JournaledPm {
     }
 
     fn backlog(&self) -> Backlog {
-        Backlog { waiting_bytes: self.log.waiting(), limit_bytes: self.log.ring.bytes() }
+        let now_ns = || self.log.clock.monotonic_coarse_ns();
+        let limit_bytes = self.log.pressure.limit_bytes(self.log.ring.bytes(), now_ns);
+        Backlog { waiting_bytes: self.log.waiting(), limit_bytes }
     }
 
     fn counters(&self) -> PmCounters {

@@ -140,6 +140,7 @@ impl JournaledPm {
             unsure: None,
             round: None,
             mark: None,
+            copies: Vec::new(),
         };
         let ring = Ring::new(options.ring_bytes.max(MIN_RING_BYTES), end.position);
         let way = if options.read_only { DurableWay::Dsync } else { options.durable };

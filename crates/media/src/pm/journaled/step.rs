@@ -56,9 +56,15 @@ impl Schedule {
             if is_old || log.waiting() >= STEP_BYTES {
                 timer.waiting = None;
                 drop(timer);
-                return if log.commit_to(image, tail).is_ok() { Next::Again } else { Next::After(REST) };
-            }
-            if log.is_durable(first) {
+                if log.commit_to(image, tail).is_err() {
+                    return Next::After(REST);
+                }
+                timer = self.0.lock();
+                // Beside a writer that never pauses a round goes on too: else the log would fill, and stores wait for a whole round.
+                if log.used() < log.layout.log_bytes() / ROUND_PART {
+                    return Next::Again;
+                }
+            } else if log.is_durable(first) {
                 timer.waiting = Some((tail, now_ns));
             }
         }
