@@ -52,6 +52,7 @@ impl Parameters {
     /// before a lower tier has it (docs/placement.md).
     #[must_use]
     pub fn for_medium(self, is_journaled: bool) -> Parameters {
+        assert!(self.large_pm_percent.is_none_or(|percent| percent <= 100), "more than all of PM");
         let by_medium = if is_journaled { 0 } else { LARGE_PM_PERCENT };
         Parameters { large_pm_percent: Some(self.large_pm_percent.unwrap_or(by_medium)), ..self }
     }

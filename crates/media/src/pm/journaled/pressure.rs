@@ -34,6 +34,7 @@ impl Pressure {
 
     /// A batch was written.
     pub fn note_batch(&self, bytes: u64, took_ns: u64) {
+        assert!(bytes > 0, "a batch without a byte");
         if bytes >= LEAST_SAMPLE_BYTES {
             let now = bytes.saturating_mul(1_000_000) / took_ns.max(1);
             let before = self.bytes_per_ms.load(Ordering::Relaxed);
@@ -45,6 +46,7 @@ impl Pressure {
 
     /// Twice the bytes that writers may leave now; at most the ring.
     pub fn limit_bytes(&self, ring_bytes: u64, now_ns: impl FnOnce() -> u64) -> u64 {
+        assert!(ring_bytes >= 2 * LEAST_BACKLOG_BYTES, "a ring of {ring_bytes} bytes");
         let synced_ns = self.synced_ns.load(Ordering::Relaxed);
         if synced_ns == 0 || now_ns().saturating_sub(synced_ns) >= REMEMBERED_NS {
             return ring_bytes;
