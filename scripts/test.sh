@@ -132,13 +132,13 @@ maps="${all_maps[$((commits * 2 % 5))]} ${all_maps[$(((commits * 2 + 1) % 5))]}"
 # The simulator takes the first of the two: five commits see all maps.
 sim_maps=${maps%% *}
 # Tests of the simulator with each of them, and their seconds; the variable adds long ones, and takes all maps.
-sim_of_map=(--test crash --test faults) sim_of_map_s=1800 samples_of_map=0.05
+sim_of_map=(--test crash --test faults) sim_of_map_s=1800 samples_of_map=0.03
 # Samples of the test `crash` with radix, of every second moment, with each commit the other half; CONTRIBUTING.md has the long
 # run.
-samples=${TERRACE_CRASH_SAMPLES:-0.1}
+samples=${TERRACE_CRASH_SAMPLES:-0.06}
 export TERRACE_CRASH_FIRST=${TERRACE_CRASH_FIRST:-$((commits % 6))}
-# A fifth of the planted mistakes, with each commit another.
-mistakes=$((commits % 5))/5
+# An eighth of the planted mistakes, with each commit another.
+mistakes=$((commits % 8))/8
 # Changes of names and attributes meet no map of blocks.
 without=(--skip operations_on_names_are_atomic --skip changes_of_attributes_are_atomic)
 without+=(--skip names_and_attributes_are_atomic_where_only_persist_makes_durable)
