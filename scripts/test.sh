@@ -133,7 +133,7 @@ maps="${all_maps[$((commits * 2 % 5))]} ${all_maps[$(((commits * 2 + 1) % 5))]}"
 sim_maps=${maps%% *}
 # Tests of the simulator with each of them, and their seconds; the variable adds long ones, and takes all maps.
 sim_of_map=(--test crash --test faults) sim_of_map_s=1800 samples_of_map=0.05
-# Samples of the test `crash` with radix, of every second moment, with each commit the other half; CONTRIBUTING.md has the long
+# Samples of the test `crash` with radix, of every third moment, with each commit others; CONTRIBUTING.md has the long
 # run.
 samples=${TERRACE_CRASH_SAMPLES:-0.06}
 export TERRACE_CRASH_FIRST=${TERRACE_CRASH_FIRST:-$((commits % 6))}

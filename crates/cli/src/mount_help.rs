@@ -36,6 +36,8 @@ Durability:
   journal_ms=N, journal_buffer=SIZE
                             pools made with --journal: how long changes wait for the journal without an fsync, and
                             the memory in which they wait (1000, 64M)
+  durable=auto|dsync|flush  of the same pools: whether each write to the journal asks for durability itself, or a
+                            flush follows; auto tries both when it mounts
   metadata=any|pm           whether names and attributes may move to lower tiers (any)
 
 Placement:
@@ -51,7 +53,7 @@ Placement by prediction (policy=predictive, write-only):
   sync_blocks=N             files with fewer blocks between two fsyncs are synchronous (1024)
   large_after=N, large_min=SIZE
                             a write is large after so many of at least this size (4, 64K)
-  large_pm=PERCENT          large writes go to the fast tier too below this use (50)
+  large_pm=PERCENT          large writes go to the fast tier too below this use (50; 0 with a journal)
   read_times=N              reads of a file's size that make it read-dominated (2)
   whole_after_s=N           files that were not used for so long go down whole (30)
   threshold_even=PERCENT, threshold_step=PERCENT

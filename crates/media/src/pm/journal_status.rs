@@ -19,10 +19,16 @@ pub struct JournalStatus {
     pub dirty_pages: u64,
     /// Commits since mount.
     pub commits: u64,
+    /// Bytes of stores since mount: what the log and home carry.
+    pub stored_bytes: u64,
     /// Bytes that commits wrote.
     pub committed_bytes: u64,
     /// Pages written home since mount.
     pub home_pages: u64,
+    /// Median of the times of syncs that had to wait for the log, in microseconds; none before the first.
+    pub sync_p50_us: Option<u64>,
+    /// The 99th percentile.
+    pub sync_p99_us: Option<u64>,
     /// Pages that the mount put together again after a crash had torn them.
     pub healed_pages: u64,
     /// Damaged pages: their reads fail.

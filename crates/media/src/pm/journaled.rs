@@ -19,6 +19,7 @@ mod dirty;
 mod error;
 mod home;
 mod image;
+mod latency;
 mod load;
 mod log;
 mod medium;

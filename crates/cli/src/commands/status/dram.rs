@@ -44,6 +44,23 @@ pub(super) fn show_journal(journal: &Value, verbose: bool) {
             "journal: {commits} commits of {bytes} in all, {pages} pages written home, {dirty} to be written; \
              oldest change not in it {age} ms; mount: {healed} pages healed, {damaged} damaged"
         ));
+        show_syncs(journal);
+    }
+}
+
+/// Times of syncs, and the bytes that the device got for each byte stored.
+fn show_syncs(journal: &Value) {
+    let number = |name: &str| journal[name].as_f64().unwrap_or(0.0);
+    if number("stored_bytes") > 0.0 {
+        let of_stored = |bytes: f64| bytes / number("stored_bytes");
+        let (log, home) = (of_stored(number("committed_bytes")), of_stored(number("home_pages") * 4096.0));
+        output::print(format!("journal: {log:.2} bytes of log and {home:.2} of home for each byte stored"));
+    }
+    if journal["sync_p50_us"].is_number() {
+        let [half, most] = ["sync_p50_us", "sync_p99_us"].map(|name| text(&journal[name]));
+        output::print(format!(
+            "journal: half of the syncs took at most {half} µs, 99 of 100 at most {most} µs"
+        ));
     }
 }
 

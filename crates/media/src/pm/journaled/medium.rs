@@ -2,6 +2,7 @@
 
 use super::home::Home;
 use super::image::Image;
+use super::latency::Latency;
 use super::log::Log;
 use super::patience::Patience;
 use super::ring::{Full, STEP_BYTES};
@@ -9,6 +10,7 @@ use super::step::Schedule;
 use crate::pm::{Backlog, Done, JournalStatus, PmCounters, PmMedium, Point};
 use crate::{MediaError, Promise};
 use std::panic::Location;
+use std::sync::Arc;
 use terrace_format::journal::{ENTRY_HEADER_BYTES, Entry, EntryKind};
 use terrace_format::{BLOCK_SIZE, PmOffset};
 use terrace_runtime::Next;
@@ -27,7 +29,9 @@ pub struct JournaledPm {
     /// Cleared by an orderly close, and never set in a medium that only reads.
     writable: AtomicBool,
     fences: AtomicU64,
-    lines: AtomicU64,
+    /// Bytes of stores that go to the log.
+    stored_bytes: AtomicU64,
+    latency: Arc<Latency>,
     /// Pages that were put together again, and damaged pages, at opening.
     found: Found,
 }
@@ -56,7 +60,8 @@ impl JournaledPm {
             waker: Waker::new(),
             writable: AtomicBool::new(is_writable),
             fences: AtomicU64::new(0),
-            lines: AtomicU64::new(0),
+            stored_bytes: AtomicU64::new(0),
+            latency: Arc::new(Latency::new()),
             found,
         }
     }
@@ -72,7 +77,7 @@ impl JournaledPm {
     /// Stores bytes that a crash after the next `persist` keeps: ring first, then image (J3).
     fn log(&self, offset: PmOffset, bytes: &[u8]) -> Result<(), MediaError> {
         self.image.check(offset, bytes.len())?;
-        self.lines.fetch_add((bytes.len() as u64).div_ceil(64), Ordering::Relaxed);
+        self.stored_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         let mut at = offset;
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -226,7 +231,7 @@ impl PmMedium for JournaledPm {
             let next = (at / BLOCK_SIZE + 1) * BLOCK_SIZE;
             let mut bytes = [0; BLOCK_SIZE as usize];
             let piece = &mut bytes[..(next.min(end) - at) as usize];
-            self.lines.fetch_add((piece.len() as u64).div_ceil(64), Ordering::Relaxed);
+            self.stored_bytes.fetch_add(piece.len() as u64, Ordering::Relaxed);
             // A failed medium refuses the next store; poisoned lines stay as they are, as on other media.
             if let Err(error) = self.log_from_image(PmOffset(at), piece) {
                 // The checkpoint passes these lines: nothing may be acknowledged that a crash would bring back without them.
@@ -244,10 +249,14 @@ impl PmMedium for JournaledPm {
         self.fences.fetch_add(1, Ordering::Relaxed);
         self.log.refuse_if_failed()?;
         let target = self.log.ring.tail();
-        if !self.log.is_durable(target) {
-            self.log.pressure.note_sync(self.log.clock.monotonic_coarse_ns());
+        if self.log.is_durable(target) {
+            return Ok(());
         }
-        self.log.commit_to(&self.image, target)
+        let begun_ns = self.log.clock.monotonic_ns();
+        self.log.pressure.note_sync(begun_ns);
+        let done = self.log.commit_to(&self.image, target);
+        self.latency.note(self.log.clock.monotonic_ns().saturating_sub(begun_ns));
+        done
     }
 
     fn point(&self) -> Point {
@@ -262,8 +271,14 @@ impl PmMedium for JournaledPm {
     }
 
     fn persist_then_at(&self, point: Point, done: Done, _at: &'static Location<'static>) -> bool {
-        self.log.pressure.note_sync(self.log.clock.monotonic_coarse_ns());
-        self.log.commit_then(point.0, done)
+        let (latency, clock) = (Arc::clone(&self.latency), Arc::clone(&self.log.clock));
+        let begun_ns = clock.monotonic_ns();
+        self.log.pressure.note_sync(begun_ns);
+        let noted = move |result| {
+            latency.note(clock.monotonic_ns().saturating_sub(begun_ns));
+            done(result);
+        };
+        self.log.commit_then(point.0, Box::new(noted))
     }
 
     fn persist_waiting(&self) {
@@ -277,7 +292,10 @@ impl PmMedium for JournaledPm {
     }
 
     fn counters(&self) -> PmCounters {
-        PmCounters { fences: self.fences.load(Ordering::Relaxed), lines: self.lines.load(Ordering::Relaxed) }
+        PmCounters {
+            fences: self.fences.load(Ordering::Relaxed),
+            lines: self.stored_bytes.load(Ordering::Relaxed).div_ceil(64),
+        }
     }
 
     fn error_count(&self) -> u64 {
@@ -320,6 +338,7 @@ impl PmMedium for JournaledPm {
     }
 
     fn journal_status(&self) -> Option<JournalStatus> {
+        let percentiles = self.latency.percentiles([50.0, 99.0]);
         Some(JournalStatus {
             device: self.log.device.name().to_string(),
             log_bytes: self.log.layout.log_bytes(),
@@ -328,8 +347,11 @@ impl PmMedium for JournaledPm {
             oldest_ms: self.schedule.oldest_ms(),
             dirty_pages: self.image.dirty.count(&self.image.memory),
             commits: self.log.batches.load(Ordering::Relaxed),
+            stored_bytes: self.stored_bytes.load(Ordering::Relaxed),
             committed_bytes: self.log.bytes.load(Ordering::Relaxed),
             home_pages: self.home.pages.load(Ordering::Relaxed),
+            sync_p50_us: percentiles.map(|[half, _]| half / 1000),
+            sync_p99_us: percentiles.map(|[_, most]| most / 1000),
             healed_pages: self.found.healed,
             condemned_pages: self.found.condemned,
             failed: self.log.refuse_if_failed().err().map(|error| error.to_string()),
