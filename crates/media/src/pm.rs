@@ -128,6 +128,8 @@ pub struct Backlog {
     pub waiting_bytes: u64,
     /// At so many, a store waits.
     pub limit_bytes: u64,
+    /// As many as somebody who syncs should find before: large requests that nobody syncs are to leave no more.
+    pub sync_bytes: u64,
 }
 
 impl Point {
@@ -232,7 +234,7 @@ pub trait PmMedium: Send + Sync {
     fn persist_waiting(&self) {}
     /// Stores that are not in the log yet.
     fn backlog(&self) -> Backlog {
-        Backlog { waiting_bytes: 0, limit_bytes: u64::MAX }
+        Backlog { waiting_bytes: 0, limit_bytes: u64::MAX, sync_bytes: u64::MAX }
     }
     /// Fences issued and cache lines written back or streamed so far, for benches. A medium that does
     /// not count returns zeros.

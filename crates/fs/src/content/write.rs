@@ -75,7 +75,7 @@ pub fn write(
     if flags.pages {
         expect_pages(store, ino, wait)?;
     }
-    wait_for_log(store, wait)?;
+    wait_for_log(store, data.len() as u64, wait)?;
     let whole = Segment { offset, length: data.len() as u64, data: Some(data) };
     let mut home = None;
     if is_pm_short(store) {

@@ -11,12 +11,15 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 /// A change waits a little for the log before the buffer is full: whoever fills it writes the log under its locks.
 ///
+/// A large request waits sooner while somebody syncs: a sync writes all that is before it.
+///
 /// # Errors
 /// `WouldBlock` when the caller may not wait.
-pub fn wait_for_log(store: &Store, wait: Wait) -> FsResult<()> {
+pub fn wait_for_log(store: &Store, bytes: u64, wait: Wait) -> FsResult<()> {
+    let is_large = bytes >= store.steering.parameters().large_min;
     let is_short = || {
         let backlog = store.persistent.pm().backlog();
-        backlog.waiting_bytes > backlog.limit_bytes / 2
+        backlog.waiting_bytes > if is_large { backlog.sync_bytes } else { backlog.limit_bytes / 2 }
     };
     if !is_short() {
         return Ok(());

@@ -35,7 +35,7 @@ pub fn run_attempts<T>(
     }
     // A request thread goes on: a waiting thread would repeat all of its work.
     if op.wait != Wait::Never {
-        wait_for_log(store, op.wait)?;
+        wait_for_log(store, 0, op.wait)?;
     }
     let mut provided = 0;
     loop {

@@ -45,6 +45,15 @@ pub(super) struct Found {
     pub condemned: u64,
 }
 
+/// The way of a store into the image.
+#[derive(Clone, Copy)]
+enum Way {
+    /// The bytes are read again soon: records.
+    Cached,
+    /// Content of files.
+    PastCaches,
+}
+
 impl JournaledPm {
     pub(super) fn new(
         (image, log, home): (Image, Log, Home),
@@ -75,7 +84,7 @@ impl JournaledPm {
     }
 
     /// Stores bytes that a crash after the next `persist` keeps: ring first, then image (J3).
-    fn log(&self, offset: PmOffset, bytes: &[u8]) -> Result<(), MediaError> {
+    fn log(&self, offset: PmOffset, bytes: &[u8], way: Way) -> Result<(), MediaError> {
         self.image.check(offset, bytes.len())?;
         self.stored_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         let mut at = offset;
@@ -83,7 +92,7 @@ impl JournaledPm {
         while !rest.is_empty() {
             let room = (BLOCK_SIZE - at.0 % BLOCK_SIZE) as usize;
             let (piece, behind) = rest.split_at(rest.len().min(room));
-            self.log_in_page(at, piece)?;
+            self.log_in_page(at, piece, way)?;
             at = at.plus(piece.len() as u64);
             rest = behind;
         }
@@ -91,13 +100,16 @@ impl JournaledPm {
     }
 
     /// Stores bytes inside one page: into the ring, then into the image.
-    fn log_in_page(&self, at: PmOffset, bytes: &[u8]) -> Result<(), MediaError> {
+    fn log_in_page(&self, at: PmOffset, bytes: &[u8], way: Way) -> Result<(), MediaError> {
         if planted(Mistake::ImageBeforeRing) {
             self.image.store_in_page(at, bytes)?;
         }
         let locked = self.lock_with_room(at)?;
         let place = self.log.ring.append(&Entry { kind: EntryKind::Store, offset: at, bytes });
-        let stored = self.image.store_in_page(at, bytes);
+        let stored = match way {
+            Way::Cached => self.image.store_in_page(at, bytes),
+            Way::PastCaches => self.image.stream_in_page(at, bytes),
+        };
         drop(locked);
         self.appended(place);
         stored
@@ -200,7 +212,7 @@ impl PmMedium for JournaledPm {
     }
 
     fn write(&self, offset: PmOffset, bytes: &[u8]) -> Result<(), MediaError> {
-        self.log(offset, bytes)
+        self.log(offset, bytes, Way::Cached)
     }
 
     #[inline]
@@ -211,7 +223,7 @@ impl PmMedium for JournaledPm {
     }
 
     fn write_streaming(&self, offset: PmOffset, bytes: &[u8]) -> Result<(), MediaError> {
-        self.log(offset, bytes)
+        self.log(offset, bytes, Way::PastCaches)
     }
 
     #[inline]
@@ -287,8 +299,9 @@ impl PmMedium for JournaledPm {
 
     fn backlog(&self) -> Backlog {
         let now_ns = || self.log.clock.monotonic_coarse_ns();
-        let limit_bytes = self.log.pressure.limit_bytes(self.log.ring.bytes(), now_ns);
-        Backlog { waiting_bytes: self.log.waiting(), limit_bytes }
+        let limit_bytes = self.log.ring.bytes();
+        let sync_bytes = self.log.pressure.sync_bytes(limit_bytes, now_ns);
+        Backlog { waiting_bytes: self.log.waiting(), limit_bytes, sync_bytes }
     }
 
     fn counters(&self) -> PmCounters {

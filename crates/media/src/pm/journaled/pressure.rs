@@ -1,8 +1,9 @@
-//! The backlog that writers may leave before a journal slows them: the whole ring, or less while somebody syncs.
+//! The backlog that large requests may leave before a journal slows them: half the ring, or less while somebody syncs.
 //!
 //! A sync writes all that the ring has before it. A writer that streams and never syncs fills the ring faster than the device
-//! takes it, and each sync beside would wait for half a ring. So for a second after each sync the backlog is bounded by what the
-//! device takes in [`PATIENCE_MS`].
+//! takes it, and each sync beside would wait for half a ring. So for a second after each sync the backlog of large requests is
+//! bounded by what the device takes in [`PATIENCE_MS`]. Small requests keep the ring: a program that changes much in small pieces
+//! and syncs then is faster so.
 
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
 
@@ -44,15 +45,15 @@ impl Pressure {
         }
     }
 
-    /// Twice the bytes that writers may leave now; at most the ring.
-    pub fn limit_bytes(&self, ring_bytes: u64, now_ns: impl FnOnce() -> u64) -> u64 {
-        assert!(ring_bytes >= 2 * LEAST_BACKLOG_BYTES, "a ring of {ring_bytes} bytes");
+    /// Bytes that large requests may leave now; at most half the ring.
+    pub fn sync_bytes(&self, ring_bytes: u64, now_ns: impl FnOnce() -> u64) -> u64 {
+        assert!(ring_bytes >= LEAST_BACKLOG_BYTES, "a ring of {ring_bytes} bytes");
         let synced_ns = self.synced_ns.load(Ordering::Relaxed);
         if synced_ns == 0 || now_ns().saturating_sub(synced_ns) >= REMEMBERED_NS {
-            return ring_bytes;
+            return ring_bytes / 2;
         }
         let bound = self.bytes_per_ms.load(Ordering::Relaxed).saturating_mul(PATIENCE_MS);
-        (2 * bound.max(LEAST_BACKLOG_BYTES)).min(ring_bytes)
+        bound.max(LEAST_BACKLOG_BYTES).min(ring_bytes / 2)
     }
 }
 
@@ -66,17 +67,17 @@ mod tests {
     #[test]
     fn the_backlog_is_bounded_for_a_second_after_a_sync_by_the_pace_of_the_device() {
         let pressure = Pressure::default();
-        let limit = |now_ns| pressure.limit_bytes(RING, || now_ns);
-        assert_eq!(limit(5), RING, "nobody synced");
+        let limit = |now_ns| pressure.sync_bytes(RING, || now_ns);
+        assert_eq!(limit(5), RING / 2, "nobody synced");
         pressure.note_sync(SECOND_NS);
-        assert_eq!(limit(SECOND_NS + 1), 2 * LEAST_BACKLOG_BYTES, "no pace is known");
+        assert_eq!(limit(SECOND_NS + 1), LEAST_BACKLOG_BYTES, "no pace is known");
         pressure.note_batch(4096, 1);
-        assert_eq!(limit(SECOND_NS + 1), 2 * LEAST_BACKLOG_BYTES, "a short batch");
+        assert_eq!(limit(SECOND_NS + 1), LEAST_BACKLOG_BYTES, "a short batch");
         // 1 MiB in 2 ms
         (0..100).for_each(|_| pressure.note_batch(1 << 20, 2_000_000));
-        assert_eq!(limit(2 * SECOND_NS - 1), 2 * PATIENCE_MS * ((1 << 20) / 2));
-        assert_eq!(limit(2 * SECOND_NS), RING, "a second later");
+        assert_eq!(limit(2 * SECOND_NS - 1), PATIENCE_MS * ((1 << 20) / 2));
+        assert_eq!(limit(2 * SECOND_NS), RING / 2, "a second later");
         (0..100).for_each(|_| pressure.note_batch(1 << 20, 1));
-        assert_eq!(limit(SECOND_NS), RING, "a device as quick as memory");
+        assert_eq!(limit(SECOND_NS), RING / 2, "a device as quick as memory");
     }
 }
