@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_those_of_the_noted_times() {
+    fn percentiles_of_noted_times_are_within_a_hundredth() {
         let times = Latency::new();
         assert_eq!(times.percentiles([50.0]), None);
         (0..100).for_each(|number| times.note(if number < 99 { 100_000 } else { 20_000_000 }));
