@@ -31,9 +31,10 @@ struct FailsOnPanic<'a>(&'a Log);
 impl Drop for FailsOnPanic<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let device = self.0.device.name().to_string();
+            let device = self.0.device().name().to_string();
             let operation = "commit, which panicked,";
             self.0.fail(&DeviceError { device, operation, offset: 0, length: 0, errno: libc::EIO }.into());
+            self.0.end_leading(&mut self.0.state.lock());
         }
     }
 }
@@ -113,6 +114,7 @@ impl Log {
         let (before, acknowledged) = (state.sealed, state.acknowledged.position);
         assert_eq!(batch.start, before.position, "a batch is sealed behind the last one");
         state.is_sealing = true;
+        state.leading += 1;
         drop(state);
         let _guard = FailsOnPanic(self);
         let crc = self.seal(image, batch, before, acknowledged);
@@ -140,17 +142,31 @@ impl Log {
             }
             Err(error) => self.fail(&error),
         }
-        self.state.lock()
+        let mut state = self.state.lock();
+        self.end_leading(&mut state);
+        state
+    }
+
+    /// A leader is done.
+    fn end_leading(&self, state: &mut Commits) {
+        state.leading -= 1;
+        if state.leading == 0 && state.is_moving {
+            self.idle.notify_all();
+        }
     }
 
     /// The log has failed (J12): tells all waiters. The caller does not hold the state.
     pub fn fail(&self, error: &MediaError) {
-        if self.failed.set(error.clone()).is_ok() {
+        // Under one lock: a waiter looks for a failure under this lock before its wait, and a failure may end.
+        let (is_first, told, result) = {
+            let mut state = self.state.lock();
+            let is_first = self.failure.set(error);
+            (is_first, state.take_waiters(u64::MAX), self.refuse_if_failed())
+        };
+        if is_first {
             tracing::error!(%error, "the journal failed: the pool takes no more changes");
         }
-        // A waiter looks for a failure under this lock before its wait.
-        let told = self.state.lock().take_waiters(u64::MAX);
-        tell(told, &self.refuse_if_failed());
+        tell(told, &result);
     }
 
     /// A batch is written: acknowledges the batch and later written batches, if all earlier batches are written.
@@ -182,7 +198,7 @@ impl Log {
     fn seal(&self, image: &Image, batch: Closed, before: Boundary, acknowledged: u64) -> u32 {
         image.wait_for_stores();
         let header = BatchHeader {
-            epoch: self.epoch,
+            epoch: self.epoch.load(Ordering::SeqCst),
             sequence: before.sequence,
             position: batch.start,
             length: batch.end - batch.start,
@@ -218,9 +234,10 @@ impl Log {
             }
         }
         let mut patience = Patience::new(&*self.clock);
+        let device = self.device();
         loop {
             let begun_ns = self.clock.monotonic_ns();
-            match self.device.write_durable(&runs) {
+            match device.write_durable(&runs) {
                 Ok(()) => return Ok(self.clock.monotonic_ns().saturating_sub(begun_ns)),
                 Err(error) if self.refuse_if_failed().is_err() || !patience.pause() => return Err(error),
                 Err(error) => tracing::warn!(%error, "a commit failed; it is tried again"),
@@ -231,7 +248,7 @@ impl Log {
     /// The error of a log whose home rounds failed until it was full.
     fn out_of_log(&self, length: u64) -> MediaError {
         let operation = "write to the log, which is full,";
-        let device = self.device.name().to_string();
+        let device = self.device().name().to_string();
         DeviceError { device, operation, offset: 0, length, errno: libc::ENOSPC }.into()
     }
 }

@@ -56,6 +56,11 @@ impl Image {
         self.locks[page as usize % PAGE_LOCKS].0.lock()
     }
 
+    /// Locks all pages: each store waits.
+    pub fn lock_all(&self) -> Vec<MutexGuard<'_, ()>> {
+        self.locks.iter().map(|page| page.0.lock()).collect()
+    }
+
     /// Waits for every store whose place was reserved before this call.
     pub fn wait_for_stores(&self) {
         self.locks.iter().for_each(|page| drop(page.0.lock()));
