@@ -68,7 +68,7 @@ fn a_failed_journal_goes_on_on_another_device() {
     rehome(&pm, &other).unwrap();
     assert_eq!(content(&pm), expected);
     assert_eq!(pm.journal_status().unwrap().failed, None);
-    // All of it is durable there, before any store.
+    // The whole image is durable on the new device, before any store.
     let again = try_open(other.snapshot().image_none()).unwrap();
     assert_eq!((content(&again.pm), again.condemned), (expected, 0));
     for turn in 0..3000u64 {
@@ -183,7 +183,7 @@ fn a_journal_moves_beside_stores_and_commits() {
 }
 
 #[test]
-fn a_new_device_that_fails_leaves_the_old_in_use() {
+fn a_failing_new_device_leaves_the_old_in_use() {
     for (operation, count) in [
         (Operation::Write, Times::Forever),
         (Operation::Flush, Times::Forever),
@@ -256,7 +256,7 @@ fn a_short_device_is_refused() {
 
 /// At every event of either device a crash leaves all persisted bytes: on the new device if it has a journal, else on the old.
 #[test]
-fn a_crash_amid_a_move_loses_nothing_persisted() {
+fn a_crash_amid_a_move_keeps_persisted_bytes() {
     for has_failed in [false, true] {
         let clock = CrashClock::new();
         let start = new_journal().visible_image();

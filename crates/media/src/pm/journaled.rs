@@ -20,14 +20,17 @@ mod error;
 mod failure;
 mod home;
 mod image;
+mod kept;
 mod load;
 mod log;
 mod medium;
 mod open;
+mod opening;
 mod patience;
 mod pieces;
 mod rehome;
 mod replay;
+mod resume;
 mod ring;
 mod step;
 

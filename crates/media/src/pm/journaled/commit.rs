@@ -15,7 +15,8 @@ use super::commits::{Answer, Boundary, Closed, Commits, Flight, Seat, Waiter, te
 use super::image::Image;
 use super::log::Log;
 use super::patience::Patience;
-use crate::block::{Run, bytes_of};
+use super::pieces::log_runs;
+use crate::block::bytes_of;
 use crate::pm::Done;
 use crate::{DeviceError, MediaError};
 use std::sync::Arc;
@@ -222,17 +223,9 @@ impl Log {
         }
         // SAFETY: the batch is sealed: no thread writes there before the batch is acknowledged, behind this use.
         let pieces = unsafe { self.ring.blocks(batch.start, batch.end) };
-        let mut runs: Vec<Run<'_>> = Vec::with_capacity(3);
-        let mut position = batch.start;
-        for mut piece in pieces {
-            while !piece.is_empty() {
-                let (first, room) = self.layout.log_block(position);
-                let (now, later) = piece.split_at(piece.len().min(room as usize));
-                runs.push((first, now));
-                position += now.len() as u64 * BLOCK_SIZE;
-                piece = later;
-            }
-        }
+        let [front, back] = pieces;
+        let mut runs = log_runs(&self.layout, batch.start, front);
+        runs.extend(log_runs(&self.layout, batch.start + front.len() as u64 * BLOCK_SIZE, back));
         let mut patience = Patience::new(&*self.clock);
         let device = self.device();
         loop {

@@ -64,6 +64,10 @@ impl JournaledPm {
         }
     }
 
+    pub(super) fn image(&self) -> &Image {
+        &self.image
+    }
+
     /// Advances a home round by so many groups of pages; whether the round has ended. The step does so; tests too.
     ///
     /// # Errors

@@ -273,6 +273,8 @@ impl Home {
             round: None,
             mark: None,
         };
+        // From here on a process can take the memory up with this device, before with the old.
+        image.kept.set_name(&image.memory, &log.uuid, anchor.epoch);
         log.go_on(moving, device, &anchor);
         image.dirty.end_round(&image.memory);
         Ok(old)
