@@ -167,7 +167,7 @@ impl Pair {
         device.clear_failures();
         let mut devices = self.devices.lock();
         match moved {
-            Ok(()) => devices.drain(..devices.len() - 1).for_each(drop),
+            Ok(()) => devices.retain(|other| Arc::ptr_eq(other, &device)),
             // The user would not give it to a mount.
             Err(_) => drop(devices.pop()),
         }
