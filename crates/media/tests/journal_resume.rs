@@ -74,7 +74,7 @@ fn used_journal() -> (Arc<SimulatedDevice>, JournaledPm) {
 }
 
 #[test]
-fn the_content_is_that_of_the_last_process_and_durable() {
+fn a_resume_finds_the_content_of_the_last_process() {
     let (device, pm) = used_journal();
     let expected = content(&pm);
     let memory = die(pm);
@@ -157,7 +157,7 @@ fn a_loss_of_power_amid_a_resume_leaves_old_or_new_content() {
         assert_eq!(opened.condemned, 0);
         assert!(found == persisted || found == stored, "a part of the stores");
         seen[usize::from(found == stored)] += 1;
-        // What is left behind the end counts never.
+        // Batches left behind the end count never.
         store(&opened.pm, 900, 1, 9);
         opened.pm.persist().unwrap();
         let again = open_image(device.snapshot().image_none());
@@ -222,7 +222,7 @@ fn memory_of_another_journal_epoch_or_size_is_passed_over() {
 }
 
 #[test]
-fn memory_whose_opening_did_not_end_is_passed_over() {
+fn memory_of_an_opening_without_an_end_is_passed_over() {
     let device = new_journal(IMAGE, UUID);
     let options = JournalOptions { read_only: true, ..OPTIONS };
     let clock = Arc::new(ManualClock::new(1));
@@ -274,7 +274,7 @@ fn a_log_without_room_is_opened_from_the_device() {
 }
 
 #[test]
-fn a_memory_goes_with_the_device_that_its_journal_moved_to() {
+fn a_memory_goes_with_the_newest_device() {
     let (old, pm) = used_journal();
     let other = Arc::new(SimulatedDevice::new(DEVICE_BLOCKS));
     other.fail_next(Operation::Flush, 0..DEVICE_BLOCKS, EIO, Times::Count(1));

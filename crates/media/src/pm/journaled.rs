@@ -37,4 +37,4 @@ mod step;
 pub use device::DurableWay;
 pub use error::JournalError;
 pub use medium::JournaledPm;
-pub use open::{JournalOptions, OpenedJournal};
+pub use opening::{JournalOptions, OpenedJournal};

@@ -133,6 +133,7 @@ impl Commits {
 
     /// Begins at a boundary of another device, which has the effect of all places before. Later batches may be closed.
     pub fn restart(&mut self, at: Boundary) {
+        assert!(self.open >= at.position, "batches up to {} are open before {}", self.open, at.position);
         self.closed.retain(|batch| batch.start >= at.position);
         self.flying.clear();
         self.is_sealing = false;

@@ -40,6 +40,7 @@ impl Kept {
 
     /// Notes a damaged page.
     pub fn condemn(&self, memory: &RamPm, page: u64) {
+        assert!(page < self.pages, "page {page} of {}", self.pages);
         memory.word(self.start + page / BITS * 8).fetch_or(1 << (page % BITS), Ordering::SeqCst);
     }
 

@@ -5,12 +5,11 @@
 //! with a new epoch in both copies, durable before the first store. A crash inside changes nothing.
 
 use super::cut::cut;
-use super::device::DurableWay;
 use super::error::JournalError;
 use super::image::Image;
 use super::load::{Loaded, Tables, load_home, load_tables};
 use super::medium::JournaledPm;
-use super::opening::{Content, Opening};
+use super::opening::{Content, JournalOptions, OpenedJournal, Opening};
 use super::replay::replay;
 use crate::{BlockMedium, memory_available};
 use std::collections::BTreeSet;
@@ -20,59 +19,6 @@ use terrace_runtime::Clock;
 
 /// Memory that the image leaves to everybody else.
 const MEMORY_RESERVE_BYTES: u64 = 256 << 20;
-
-/// Choices of an opening.
-#[derive(Debug, Clone, Copy)]
-pub struct JournalOptions {
-    /// Bytes of the ring (`journal_buffer`).
-    pub ring_bytes: u64,
-    /// Milliseconds after which the step commits a store without a `persist` (`journal_ms`).
-    pub journal_ms: u64,
-    /// Nothing is written to the device, and no store succeeds.
-    pub read_only: bool,
-    /// The way of durable writes (`durable`).
-    pub durable: DurableWay,
-    /// A damaged log is cut where the damage is: what was acknowledged behind that place is lost (J11).
-    pub cut_log: bool,
-    /// The image is in large pages and locked in memory, where the system allows that (J1).
-    pub resident: bool,
-}
-
-impl JournalOptions {
-    /// The choices of a mount without options.
-    pub const DEFAULT: JournalOptions = JournalOptions {
-        ring_bytes: 64 << 20,
-        journal_ms: 1000,
-        read_only: false,
-        durable: DurableWay::Quicker,
-        cut_log: false,
-        resident: false,
-    };
-}
-
-impl Default for JournalOptions {
-    fn default() -> JournalOptions {
-        JournalOptions::DEFAULT
-    }
-}
-
-/// An opened journal, and the work of opening it.
-pub struct OpenedJournal {
-    /// The medium.
-    pub pm: JournaledPm,
-    /// Batches applied.
-    pub batches: u64,
-    /// Torn pages, put together again from the log.
-    pub healed: u64,
-    /// Damaged pages of home: reads fail.
-    pub condemned: u64,
-    /// Pages logged whole, if the image is the memory of the last process ([`JournaledPm::resume`]).
-    pub resumed: Option<u64>,
-    /// The position at which a damaged log was cut.
-    pub cut_at: Option<u64>,
-    /// The reason why the image is not locked in memory, although the options asked for that.
-    pub unlocked: Option<std::io::Error>,
-}
 
 impl JournaledPm {
     /// Opens a journal: puts the image together from home and log. The clock measures commits, and attempts after errors.
@@ -84,13 +30,13 @@ impl JournaledPm {
         options: JournalOptions,
         clock: Arc<dyn Clock>,
     ) -> Result<OpenedJournal, JournalError> {
-        Opening::begin(device, options, clock)?.from_device()
+        Opening::begin(device, options, clock)?.load()
     }
 }
 
 impl Opening {
     /// Puts the image together from home and log.
-    pub fn from_device(self) -> Result<OpenedJournal, JournalError> {
+    pub fn load(self) -> Result<OpenedJournal, JournalError> {
         let Opening { device, options, anchor, layout, .. } = &self;
         refuse_scarce(&**device, layout, options.ring_bytes)?;
         let (image, unlocked) = Image::new(layout.image_bytes(), options.resident)?;

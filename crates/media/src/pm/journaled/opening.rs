@@ -8,7 +8,6 @@ use super::home::{Home, HomeState};
 use super::image::Image;
 use super::log::Log;
 use super::medium::{Found, JournaledPm};
-use super::open::{JournalOptions, OpenedJournal};
 use super::pieces::PIECE_BLOCKS;
 use super::replay::LogEnd;
 use super::ring::{MIN_RING_BYTES, Ring};
@@ -22,6 +21,59 @@ use terrace_runtime::Clock;
 
 /// Damaged ranges that an opening names in the daemon's log.
 const LINES_OF_DAMAGE: usize = 20;
+
+/// Choices of an opening.
+#[derive(Debug, Clone, Copy)]
+pub struct JournalOptions {
+    /// Bytes of the ring (`journal_buffer`).
+    pub ring_bytes: u64,
+    /// Milliseconds after which the step commits a store without a `persist` (`journal_ms`).
+    pub journal_ms: u64,
+    /// Nothing is written to the device, and no store succeeds.
+    pub read_only: bool,
+    /// The way of durable writes (`durable`).
+    pub durable: DurableWay,
+    /// A damaged log is cut where the damage is: what was acknowledged behind that place is lost (J11).
+    pub cut_log: bool,
+    /// The image is in large pages and locked in memory, where the system allows that (J1).
+    pub resident: bool,
+}
+
+impl JournalOptions {
+    /// The choices of a mount without options.
+    pub const DEFAULT: JournalOptions = JournalOptions {
+        ring_bytes: 64 << 20,
+        journal_ms: 1000,
+        read_only: false,
+        durable: DurableWay::Quicker,
+        cut_log: false,
+        resident: false,
+    };
+}
+
+impl Default for JournalOptions {
+    fn default() -> JournalOptions {
+        JournalOptions::DEFAULT
+    }
+}
+
+/// An opened journal, and the work of opening it.
+pub struct OpenedJournal {
+    /// The medium.
+    pub pm: JournaledPm,
+    /// Batches applied.
+    pub batches: u64,
+    /// Torn pages, put together again from the log.
+    pub healed: u64,
+    /// Damaged pages of home: reads fail.
+    pub condemned: u64,
+    /// Pages logged whole, if the image is the memory of the last process ([`JournaledPm::resume`]).
+    pub resumed: Option<u64>,
+    /// The position at which a damaged log was cut.
+    pub cut_at: Option<u64>,
+    /// The reason why the image is not locked in memory, although the options asked for that.
+    pub unlocked: Option<std::io::Error>,
+}
 
 /// An opening that has found its anchor.
 pub(super) struct Opening {

@@ -32,6 +32,8 @@ pub(super) fn read_pieces(device: &dyn BlockMedium, reads: &mut [BlockRead<'_>])
 
 /// Writes of blocks from a position of the log on.
 pub(super) fn log_runs<'a>(layout: &Layout, position: u64, blocks: &'a [AlignedBlock]) -> Vec<Run<'a>> {
+    let bytes = blocks.len() as u64 * BLOCK_SIZE;
+    assert!(bytes <= layout.log_bytes(), "{bytes} bytes lap the log");
     let (mut runs, mut at, mut rest) = (Vec::new(), position, blocks);
     while !rest.is_empty() {
         let (first, room) = layout.log_block(at);

@@ -82,6 +82,12 @@ impl Log {
     fn go_on(&self, mut moving: Moving<'_>, device: JournalDevice, anchor: &Anchor) {
         let at = Boundary { position: anchor.start, sequence: anchor.sequence, previous: anchor.previous };
         let mut state = self.state.lock();
+        assert!(state.is_moving && state.leading == 0, "{} batches are written beside a move", state.leading);
+        assert!(
+            at.position >= state.sealed.position,
+            "the new log begins at {}, before the old ends",
+            at.position
+        );
         self.set_device(Arc::new(device));
         self.epoch.store(anchor.epoch, Ordering::SeqCst);
         state.restart(at);

@@ -15,8 +15,7 @@ use super::home::share_of_round;
 use super::image::Image;
 use super::load::load_tables;
 use super::medium::JournaledPm;
-use super::open::{JournalOptions, OpenedJournal};
-use super::opening::{Content, Opening};
+use super::opening::{Content, JournalOptions, OpenedJournal, Opening};
 use super::pieces::log_runs;
 use super::replay::{LogEnd, replay};
 use super::ring::MARGIN_BYTES;
@@ -58,7 +57,7 @@ impl JournaledPm {
             Taken::Up(opened) => Ok(*opened),
             Taken::Not(opening, why) => {
                 tracing::warn!("{name}: the memory of the last process is not taken up: {why}");
-                opening.from_device()
+                opening.load()
             }
         }
     }
@@ -160,6 +159,7 @@ fn log_whole(opening: &Opening, image: &Image, log: &LogEnd, pages: &[u64]) -> R
             device.write_runs(&log_runs(&opening.layout, position, &batch))?;
         }
     }
+    assert_eq!(end.position, log.end.position + needed, "more than the log has room for");
     if let Some(batch) = first {
         device.flush()?;
         device.write_durable(&log_runs(&opening.layout, log.end.position, &batch))?;
@@ -179,6 +179,7 @@ fn batch_of(
     end: &mut Boundary,
     acknowledged: u64,
 ) -> Result<Vec<AlignedBlock>, MediaError> {
+    assert!(pages.len() <= PAGES_OF_BATCH, "{} pages in a batch", pages.len());
     let mut bytes = vec![0; BATCH_HEADER_BYTES as usize];
     for page in pages {
         let offset = PmOffset(page * BLOCK_SIZE);
