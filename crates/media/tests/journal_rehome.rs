@@ -1,13 +1,14 @@
 //! `journaled`: it goes on on another device (J12).
 
+use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use terrace_format::PmOffset;
 use terrace_format::journal::{Layout, MIN_LOG_BYTES};
-use terrace_media::block::{DeviceImage, DeviceSnapshot, Operation, SimulatedDevice, Times};
+use terrace_format::{DeviceBlock, PmOffset};
+use terrace_media::block::{AlignedBlock, DeviceImage, DeviceSnapshot, Operation, SimulatedDevice, Times};
 use terrace_media::crash::CrashClock;
 use terrace_media::pm::{DurableWay, JournalError, JournalOptions, JournaledPm, OpenedJournal};
-use terrace_media::{BlockMedium, PmMedium};
+use terrace_media::{BlockMedium, DeviceError, MediaError, PmMedium};
 use terrace_runtime::ManualClock;
 use terrace_runtime::sync::Mutex;
 
@@ -233,9 +234,9 @@ fn a_failure_stays_if_the_new_device_fails_too() {
     let other = Arc::new(SimulatedDevice::new(DEVICE_BLOCKS));
     other.fail_next(Operation::Flush, 0..DEVICE_BLOCKS, EIO, Times::Forever);
     assert!(rehome(&pm, &other).is_err());
-    // Late: the last anchor.
+    // Late: the tables.
     other.clear_failures();
-    other.fail_next(Operation::Write, 0..1, EIO, Times::Count(2));
+    other.fail_next(Operation::Write, 512..513, EIO, Times::Forever);
     assert!(rehome(&pm, &other).is_err());
     assert!(pm.persist().is_err() && pm.write(PmOffset(0), &[9]).is_err());
     other.clear_failures();
@@ -308,4 +309,79 @@ fn a_crash_amid_a_move_keeps_persisted_bytes() {
         }
         assert!(seen[0] > 0 && seen[1] > 0, "{seen:?}");
     }
+}
+
+/// A device; amid its first writes a thread stores to the medium.
+struct Amid {
+    below: Arc<SimulatedDevice>,
+    pm: Mutex<Option<Arc<JournaledPm>>>,
+    stores: AtomicU64,
+    /// Writes of the last anchor fail.
+    has_no_anchor: bool,
+}
+
+fn amid(below: &Arc<SimulatedDevice>, pm: Option<&Arc<JournaledPm>>, has_no_anchor: bool) -> Arc<Amid> {
+    let (below, pm) = (Arc::clone(below), Mutex::new(pm.cloned()));
+    Arc::new(Amid { below, pm, stores: AtomicU64::new(0), has_no_anchor })
+}
+
+impl BlockMedium for Amid {
+    fn blocks(&self) -> u64 {
+        self.below.blocks()
+    }
+    fn name(&self) -> &str {
+        "amid"
+    }
+    fn read(&self, first: DeviceBlock, into: &mut [AlignedBlock]) -> Result<(), MediaError> {
+        self.below.read(first, into)
+    }
+    fn write(&self, first: DeviceBlock, from: &[AlignedBlock]) -> Result<(), MediaError> {
+        let home = Layout::new(IMAGE, MIN_LOG_BYTES).unwrap().home();
+        let pm = self.pm.lock().clone();
+        if let Some(pm) = pm.filter(|_| first >= home) {
+            // Behind the copies for this write: the next copies, or the ring, have these stores.
+            let turn = self.stores.fetch_add(1, Ordering::SeqCst);
+            pm.write(PmOffset(turn % 16 * 4096 + 8), &(turn + 1).to_le_bytes()).unwrap();
+            pm.write(PmOffset((15 - turn % 16) * 4096 + 16), &(turn + 1).to_le_bytes()).unwrap();
+        }
+        if self.has_no_anchor && first.0 == 0 && from[0].0 != [0; 4096] {
+            let (device, operation) = (self.name().to_string(), "write");
+            return Err(DeviceError { device, operation, offset: 0, length: 4096, errno: EIO }.into());
+        }
+        self.below.write(first, from)
+    }
+    fn flush_at(&self, at: &'static Location<'static>) -> Result<(), MediaError> {
+        self.below.flush_at(at)
+    }
+}
+
+#[test]
+fn stores_amid_the_copies_reach_the_new_device() {
+    let device = new_journal();
+    let pm = Arc::new(open_device(&device).unwrap().pm);
+    pm.write(PmOffset(0), &[1; IMAGE as usize]).unwrap();
+    let below = Arc::new(SimulatedDevice::new(DEVICE_BLOCKS));
+    let amid = amid(&below, Some(&pm), false);
+    pm.rehome(amid.clone(), DurableWay::Dsync).unwrap();
+    *amid.pm.lock() = None;
+    let stores = amid.stores.load(Ordering::SeqCst);
+    assert!(stores >= 2, "a pass, and the last pages");
+    // The first store came amid the first pass: the last pages have it.
+    let again = try_open(below.snapshot().image_none()).unwrap();
+    assert_eq!(again.pm.load_u64(PmOffset(8)).unwrap(), 1);
+    assert_eq!(again.pm.load_u64(PmOffset(15 * 4096 + 16)).unwrap(), 1);
+    pm.persist().unwrap();
+    let again = try_open(below.snapshot().image_none()).unwrap();
+    assert_eq!((content(&again.pm) == content(&pm), again.condemned), (true, 0));
+}
+
+/// A first anchor alone would be a journal that later stores are missing in.
+#[test]
+fn a_move_without_its_last_anchor_leaves_no_journal() {
+    let (_, pm) = failed_journal();
+    let below = Arc::new(SimulatedDevice::new(DEVICE_BLOCKS));
+    assert!(pm.rehome(amid(&below, None, true), DurableWay::Dsync).is_err());
+    let refused = try_open(below.snapshot().image_none()).err().unwrap();
+    assert!(matches!(refused, JournalError::NotAJournal { .. }), "{refused}");
+    assert!(pm.persist().is_err() && pm.write(PmOffset(0), &[9]).is_err());
 }
