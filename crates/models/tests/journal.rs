@@ -131,7 +131,7 @@ impl Model {
         }
     }
 
-    /// The old device first: a move makes the other one a journal before it erases this one.
+    /// The old device first: a move erases its anchors after those of the new device are there.
     fn snapshots(&self) -> [DeviceSnapshot; 2] {
         let [old, new] = &self.devices;
         let old = old.snapshot();
