@@ -10,7 +10,7 @@ use terrace_format::PmOffset;
 use terrace_format::journal::{Layout, MIN_LOG_BYTES};
 use terrace_media::block::{DeviceImage, DeviceSnapshot, SimulatedDevice};
 use terrace_media::crash::CrashClock;
-use terrace_media::pm::{DurableWay, JournalOptions, JournaledPm, OpenedJournal};
+use terrace_media::pm::{DurableWay, JournalError, JournalOptions, JournaledPm, OpenedJournal};
 use terrace_media::{MediaError, PmMedium};
 use terrace_models::slow::Slow;
 use terrace_models::{Schedules, UUID, below, explore, finds, once};
@@ -35,9 +35,13 @@ const WRITERS: [PmOffset; 2] = [PmOffset(0), PmOffset(4096)];
 const RECORD: PmOffset = PmOffset(2 * 4096);
 const IN_PLACE: PmOffset = PmOffset(3 * 4096);
 
-fn open(device: &Arc<SimulatedDevice>) -> OpenedJournal {
+fn try_open(device: &Arc<SimulatedDevice>) -> Result<OpenedJournal, JournalError> {
     let slow = Slow::new(device);
-    JournaledPm::open(Arc::new(slow), OPTIONS, Arc::new(ManualClock::new(1))).unwrap()
+    JournaledPm::open(Arc::new(slow), OPTIONS, Arc::new(ManualClock::new(1)))
+}
+
+fn open(device: &Arc<SimulatedDevice>) -> OpenedJournal {
+    try_open(device).unwrap()
 }
 
 fn new_journal() -> DeviceImage {
@@ -57,15 +61,16 @@ fn pair(pm: &JournaledPm, at: PmOffset) -> (u64, u64) {
     (pm.load_u64(at).unwrap(), pm.load_u64(at.plus(8)).unwrap())
 }
 
-/// A crash: the device, and the stores acknowledged before.
+/// A crash: the devices, the newest last, and the stores acknowledged before.
 struct Crash {
-    device: DeviceSnapshot,
+    devices: [DeviceSnapshot; 2],
     acknowledged: [u64; 2],
 }
 
 struct Model {
     pm: JournaledPm,
-    device: Arc<SimulatedDevice>,
+    /// The device, and another for a move.
+    devices: [Arc<SimulatedDevice>; 2],
     /// The last store covered by `persist`, of each writer.
     acknowledged: [AtomicU64; 2],
     crashes: Mutex<Vec<Crash>>,
@@ -126,11 +131,22 @@ impl Model {
         }
     }
 
+    /// The old device first: a move erases its anchors after those of the new device are there.
+    fn snapshots(&self) -> [DeviceSnapshot; 2] {
+        let [old, new] = &self.devices;
+        let old = old.snapshot();
+        [old, new.snapshot()]
+    }
+
+    fn rehome(&self) {
+        let slow = Slow::new(&self.devices[1]);
+        self.pm.rehome(Arc::new(slow), DurableWay::Dsync).unwrap();
+    }
+
     fn crash(&self) {
         for _ in 0..3 {
             let acknowledged = [0, 1].map(|own| self.acknowledged[own].load(Ordering::SeqCst));
-            let device = self.device.snapshot();
-            self.crashes.lock().push(Crash { device, acknowledged });
+            self.crashes.lock().push(Crash { devices: self.snapshots(), acknowledged });
         }
     }
 }
@@ -138,8 +154,9 @@ impl Model {
 /// Opens the image of a crash, and lives on.
 fn judge(crash: &Crash) {
     for _ in 0..IMAGES {
-        let device = Arc::new(SimulatedDevice::from_image(crash.device.image_random(below(u64::MAX))));
-        let opened = open(&device);
+        let images = crash.devices.each_ref().map(|device| device.image_random(below(u64::MAX)));
+        let [old, new] = images.map(|image| Arc::new(SimulatedDevice::from_image(image)));
+        let (opened, device) = try_open(&new).map_or_else(|_| (open(&old), old), |opened| (opened, new));
         assert_eq!(opened.condemned, 0, "damaged pages");
         let found = WRITERS.map(|at| pair(&opened.pm, at));
         for own in 0..2 {
@@ -160,10 +177,20 @@ fn judge(crash: &Crash) {
 }
 
 fn model(image: &DeviceImage) {
+    run(image, |model| model.go_home());
+}
+
+/// The journal moves to another device beside stores, commits and crashes (J12).
+fn move_model(image: &DeviceImage) {
+    run(image, |model| model.rehome());
+}
+
+fn run(image: &DeviceImage, beside: fn(&Arc<Model>)) {
     let device = Arc::new(SimulatedDevice::from_image(image.clone()));
+    let other = Arc::new(SimulatedDevice::new(DEVICE_BLOCKS));
     let model = Arc::new(Model {
         pm: open(&device).pm,
-        device,
+        devices: [device, other],
         acknowledged: Default::default(),
         crashes: Mutex::default(),
         calls: AtomicU64::new(0),
@@ -173,7 +200,7 @@ fn model(image: &DeviceImage) {
         |model| model.write(1),
         |model| model.store_in_place(),
         |model| model.write_back(),
-        |model| model.go_home(),
+        beside,
         |model| model.crash(),
     ];
     let start = |work: fn(&Arc<Model>)| {
@@ -189,7 +216,7 @@ fn model(image: &DeviceImage) {
     let acknowledged = WRITERS.map(|at| pair(&model.pm, at).0);
     assert_eq!(acknowledged, [ROUNDS; 2]);
     let mut crashes = std::mem::take(&mut *model.crashes.lock());
-    crashes.push(Crash { device: model.device.snapshot(), acknowledged });
+    crashes.push(Crash { devices: model.snapshots(), acknowledged });
     crashes.iter().for_each(judge);
 }
 
@@ -239,6 +266,12 @@ fn an_in_place_store_is_durable_behind_the_record() {
 fn a_loss_of_power_leaves_a_prefix_of_all_stores() {
     let image = once(new_journal);
     explore("journal", Schedules { random: 300, priorities: 300 }, move || model(&image));
+}
+
+#[test]
+fn a_move_beside_stores_leaves_a_prefix_of_all_stores() {
+    let image = once(new_journal);
+    explore("journal", Schedules { random: 150, priorities: 150 }, move || move_model(&image));
 }
 
 #[test]

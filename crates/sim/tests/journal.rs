@@ -68,14 +68,38 @@ fn content(pm: &JournaledPm) -> PmImage {
     bytes.into()
 }
 
-/// The states of both media at an event of the device, and the lines without meaning.
-type Moment = (DeviceSnapshot, CrashSnapshot, BTreeSet<u64>);
+/// The states of both media at an event of the devices, and the lines without meaning.
+struct Moment {
+    /// The devices that the journal has had, the newest last.
+    devices: Vec<DeviceSnapshot>,
+    recorded: CrashSnapshot,
+    meaningless: BTreeSet<u64>,
+}
+
+/// The devices that the journal has had, the newest last.
+type Devices = Arc<Mutex<Vec<Arc<SimulatedDevice>>>>;
+
+/// Takes a moment, unless events are passed over.
+fn moment_of(devices: &Devices, recorded: &RecordedPm, meaningless: &Mutex<BTreeSet<u64>>) -> Moment {
+    let devices = devices.lock().iter().map(|device| device.snapshot()).collect();
+    Moment { devices, recorded: recorded.snapshot(), meaningless: meaningless.lock().clone() }
+}
+
+fn fail(device: &SimulatedDevice, random: &mut Random) {
+    let operation = if random.below(2) == 0 { Operation::Write } else { Operation::Flush };
+    let times = match random.below(4) {
+        0 => Times::Forever,
+        _ => Times::Count(1 + random.below(4)),
+    };
+    device.fail_next(operation, 0..DEVICE_BLOCKS, EIO, times);
+}
 
 /// Both media, driven by the same calls.
 struct Pair {
-    journaled: JournaledPm,
+    /// None while its memory is taken up.
+    journaled: Option<JournaledPm>,
     recorded: Arc<RecordedPm>,
-    device: Arc<SimulatedDevice>,
+    devices: Devices,
     clock: Arc<CrashClock>,
     /// Lines of forgotten pages, until a `persist` behind a store to the whole page.
     meaningless: Arc<Mutex<BTreeSet<u64>>>,
@@ -86,6 +110,10 @@ struct Pair {
     is_hurried: Arc<AtomicBool>,
     /// The journal has failed: no call follows.
     has_failed: Cell<bool>,
+    /// No call follows: the journal was opened from the device.
+    is_over: Cell<bool>,
+    /// Memories taken up.
+    resumes: Cell<u64>,
 }
 
 impl Pair {
@@ -95,37 +123,80 @@ impl Pair {
         let recorded = RecordedPm::from_image(content);
         recorded.set_persist_only(true);
         let pair = Pair {
-            journaled: open(device.clone()).pm,
+            journaled: Some(open(device.clone()).pm),
             recorded: Arc::new(recorded),
-            device,
+            devices: Arc::new(Mutex::new(vec![device])),
             clock,
             meaningless: Arc::default(),
             restored: RefCell::default(),
             moments: Arc::default(),
             is_hurried: Arc::default(),
             has_failed: Cell::new(false),
+            is_over: Cell::new(false),
+            resumes: Cell::new(0),
         };
-        let (device, recorded) = (Arc::downgrade(&pair.device), Arc::downgrade(&pair.recorded));
+        // The devices have the clock, and the clock this call: it is taken away at the end.
+        let (devices, recorded) = (Arc::clone(&pair.devices), Arc::downgrade(&pair.recorded));
         let (moments, meaningless, is_hurried) =
             (pair.moments.clone(), pair.meaningless.clone(), pair.is_hurried.clone());
         pair.clock.on_event(Some(Box::new(move |_| {
-            if let (Some(device), Some(recorded), false) =
-                (device.upgrade(), recorded.upgrade(), is_hurried.load(Ordering::Relaxed))
-            {
-                moments.lock().push((device.snapshot(), recorded.snapshot(), meaningless.lock().clone()));
+            if let (Some(recorded), false) = (recorded.upgrade(), is_hurried.load(Ordering::Relaxed)) {
+                moments.lock().push(moment_of(&devices, &recorded, &meaningless));
             }
         })));
         pair
     }
 
+    fn journaled(&self) -> &JournaledPm {
+        self.journaled.as_ref().unwrap()
+    }
+
+    fn device(&self) -> Arc<SimulatedDevice> {
+        Arc::clone(self.devices.lock().last().unwrap())
+    }
+
+    /// Goes on on another device, which may fail; a journal that has failed does too.
+    fn rehome(&self, random: &mut Random) {
+        let empty = DeviceImage::zeroed(DEVICE_BLOCKS);
+        let device = Arc::new(SimulatedDevice::with_clock("further", empty, &self.clock));
+        if random.below(3) == 0 {
+            fail(&device, random);
+        }
+        self.devices.lock().push(Arc::clone(&device));
+        let moved = self.journaled().rehome(device.clone(), DurableWay::Dsync);
+        device.clear_failures();
+        let mut devices = self.devices.lock();
+        match moved {
+            Ok(()) => devices.retain(|other| Arc::ptr_eq(other, &device)),
+            // The user would not give it to a mount.
+            Err(_) => drop(devices.pop()),
+        }
+    }
+
+    /// The process ends, and another takes its memory up.
+    fn resume(&mut self) {
+        let left = content(self.journaled());
+        let memory = self.journaled().memory().try_clone_to_owned().unwrap();
+        drop(self.journaled.take());
+        let device = self.device();
+        device.clear_failures();
+        let clock = Arc::new(ManualClock::new(1));
+        let opened = JournaledPm::resume(memory, device, OPTIONS, clock).unwrap();
+        assert!(opened.resumed.is_none() || content(&opened.pm) == left, "another content than the memory's");
+        self.resumes.set(self.resumes.get() + u64::from(opened.resumed.is_some()));
+        // From the device: as after a loss of power.
+        self.is_over.set(opened.resumed.is_none());
+        self.journaled = Some(opened.pm);
+    }
+
     /// A call to both; a refusal of the journaled medium ends the life.
     fn both(&self, act: impl Fn(&dyn PmMedium) -> Result<(), MediaError>) {
-        self.has_failed.set(act(&self.journaled).is_err());
+        self.has_failed.set(act(self.journaled()).is_err());
         act(&*self.recorded).unwrap();
     }
 
     fn persist(&self) {
-        match self.journaled.persist() {
+        match self.journaled().persist() {
             Err(_) => self.has_failed.set(true),
             Ok(()) => {
                 self.recorded.persist().unwrap();
@@ -142,7 +213,7 @@ impl Pair {
         if !self.has_failed.get() {
             self.restored.borrow_mut().remove(&page);
             self.meaningless.lock().extend(page * PAGE / 64..(page + 1) * PAGE / 64);
-            self.journaled.forget(PmOffset(page * PAGE), PAGE);
+            self.journaled().forget(PmOffset(page * PAGE), PAGE);
         }
     }
 
@@ -157,7 +228,7 @@ impl Pair {
         self.is_hurried.store(true, Ordering::Relaxed);
         for left in (0..LAP - 8 + random.below(16)).rev() {
             if left == LAP * 3 / 4 {
-                let _ = self.journaled.advance(1);
+                let _ = self.journaled().advance(1);
             }
             self.is_hurried.store(left > 2, Ordering::Relaxed);
             (0..IMAGE / PAGE).for_each(|page| self.restore(page, random.below(256) as u8));
@@ -167,15 +238,6 @@ impl Pair {
             }
         }
         self.is_hurried.store(false, Ordering::Relaxed);
-    }
-
-    fn fail(&self, random: &mut Random) {
-        let operation = if random.below(2) == 0 { Operation::Write } else { Operation::Flush };
-        let times = match random.below(4) {
-            0 => Times::Forever,
-            _ => Times::Count(1 + random.below(4)),
-        };
-        self.device.fail_next(operation, 0..DEVICE_BLOCKS, EIO, times);
     }
 
     /// A random call. Lines of in-place stores and lines of writes are apart, as the medium promises less where they meet
@@ -210,12 +272,13 @@ impl Pair {
             260..280 => self.persist(),
             280..290 => self.forget(random.below(IMAGE / PAGE)),
             290..298 => self.restore(random.below(IMAGE / PAGE), random.below(256) as u8),
-            298..300 => self.fail(random),
+            298..300 => fail(&self.device(), random),
             300..302 => self.lap(random),
+            302..304 => self.rehome(random),
             _ => {
                 let most = 1 + random.below(2) as usize;
                 // A failed round is tried again later.
-                let _ = self.journaled.advance(most);
+                let _ = self.journaled().advance(most);
             }
         }
     }
@@ -223,36 +286,72 @@ impl Pair {
     /// All moments; the last is now.
     fn end(&self) -> Vec<Moment> {
         self.clock.on_event(None);
-        let now = (self.device.snapshot(), self.recorded.snapshot(), self.meaningless.lock().clone());
+        let now = moment_of(&self.devices, &self.recorded, &self.meaningless);
         let mut moments = std::mem::take(&mut *self.moments.lock());
         moments.push(now);
         moments
     }
 }
 
-/// Opens crash images of one history at every event of the device; gives their number.
-fn refine(seed: u64) -> u64 {
+/// Opens the newest device that has a journal.
+fn open_newest(devices: &[DeviceImage]) -> (OpenedJournal, DeviceImage) {
+    let open = |image: &DeviceImage| {
+        let device = Arc::new(SimulatedDevice::from_image(image.clone()));
+        JournaledPm::open(device as Arc<dyn BlockMedium>, OPTIONS, Arc::new(ManualClock::new(1)))
+    };
+    let mut refusals = Vec::new();
+    for image in devices.iter().rev() {
+        match open(image) {
+            Ok(opened) => return (opened, image.clone()),
+            Err(error) => refusals.push(error.to_string()),
+        }
+    }
+    panic!("no device has the journal: {refusals:?}");
+}
+
+/// Calls of a life, and a process or two in it.
+fn live(pair: &mut Pair, random: &mut Random) {
+    for turn in 0..CALLS {
+        if pair.is_over.get() {
+            break;
+        }
+        if pair.has_failed.get() {
+            // The store that was refused is in the model alone, and may be lost.
+            match random.below(3) {
+                0 => pair.rehome(random),
+                1 => pair.resume(),
+                _ => {}
+            }
+            break;
+        }
+        if random.below(CALLS) == 0 || turn == CALLS / 2 {
+            pair.resume();
+        } else {
+            pair.call(random);
+        }
+    }
+}
+
+/// Opens crash images of one history at every event of the devices; gives their number, and the memories taken up.
+fn refine(seed: u64) -> (u64, u64) {
     let mut random = Random(seed);
     let (mut image, mut left) = (new_journal(), PmImage::from(vec![0; IMAGE as usize]));
-    let mut judged = 0;
+    let (mut judged, mut resumes) = (0, 0);
     for life in 0..LIVES {
-        let pair = Pair::new(image.clone(), left.clone());
-        for _ in 0..CALLS {
-            if !pair.has_failed.get() {
-                pair.call(&mut random);
-            }
-        }
-        for (number, (device, recorded, meaningless)) in pair.end().iter().enumerate() {
+        let mut pair = Pair::new(image.clone(), left.clone());
+        live(&mut pair, &mut random);
+        resumes += pair.resumes.get();
+        for (number, moment) in pair.end().iter().enumerate() {
             for sample in 0..IMAGES {
-                let crashed = match sample {
+                let crashed = moment.devices.iter().map(|device| match sample {
                     0 => device.image_none(),
                     1 => device.image_all(),
                     _ => device.image_random(random.below(u64::MAX)),
-                };
-                let opened = open(Arc::new(SimulatedDevice::from_image(crashed.clone())));
+                });
+                let (opened, crashed) = open_newest(&crashed.collect::<Vec<_>>());
                 let found = content(&opened.pm);
                 assert!(
-                    recorded.allows(&found, meaningless) && opened.condemned == 0,
+                    moment.recorded.allows(&found, &moment.meaningless) && opened.condemned == 0,
                     "seed {seed}, life {life}, event {number}, sample {sample}: no crash of the model leaves this"
                 );
                 judged += 1;
@@ -260,7 +359,7 @@ fn refine(seed: u64) -> u64 {
             }
         }
     }
-    judged
+    (judged, resumes)
 }
 
 #[allow(clippy::disallowed_methods)]
@@ -270,9 +369,11 @@ fn histories() -> u64 {
 
 #[test]
 fn crash_images_match_recorded_pm_with_persist_only() {
-    let judged: u64 = (0..histories()).map(refine).sum();
-    println!("{judged} images");
-    assert!(judged > 100 * histories());
+    let (judged, resumes) = (0..histories())
+        .map(refine)
+        .fold((0, 0), |(judged, resumes), (more, again)| (judged + more, resumes + again));
+    println!("{judged} images, {resumes} memories taken up");
+    assert!(judged > 100 * histories() && resumes > histories());
 }
 
 /// Mistakes for several threads (crates/models/tests/journal.rs), or a whole pool (below).

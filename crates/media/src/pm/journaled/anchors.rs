@@ -13,8 +13,18 @@ use terrace_format::journal::{ANCHOR_COPIES, Anchor, RefusedAnchor};
 /// Numbers from here on leave too few to count on from.
 const LARGEST_NUMBER: u64 = FAR / 2;
 
+/// Number of the first anchor of a device. Copy 0 comes last: programs that look at the first block alone see a journal only when
+/// both copies are there.
+pub(super) const FIRST_NUMBER: u64 = 1;
+
+/// Takes both copies away, durably.
+pub(super) fn erase_anchors(device: &dyn BlockMedium) -> Result<(), MediaError> {
+    let zeros = [AlignedBlock::zeroed()];
+    device.write_durable(&ANCHOR_COPIES.map(|copy| (copy, zeros.as_slice())))
+}
+
 /// Writes an anchor over the older copy.
-pub(super) fn write_anchor(device: &dyn BlockMedium, anchor: &Anchor) -> Result<(), MediaError> {
+fn write_anchor(device: &dyn BlockMedium, anchor: &Anchor) -> Result<(), MediaError> {
     let mut block = AlignedBlock::zeroed();
     block.0.copy_from_slice(&anchor.encode());
     device.write_durable(&[(copy_of(anchor.number), &[block])])

@@ -15,7 +15,8 @@ use super::commits::{Answer, Boundary, Closed, Commits, Flight, Seat, Waiter, te
 use super::image::Image;
 use super::log::Log;
 use super::patience::Patience;
-use crate::block::{Run, bytes_of};
+use super::pieces::log_runs;
+use crate::block::bytes_of;
 use crate::pm::Done;
 use crate::{DeviceError, MediaError};
 use std::sync::Arc;
@@ -31,9 +32,10 @@ struct FailsOnPanic<'a>(&'a Log);
 impl Drop for FailsOnPanic<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let device = self.0.device.name().to_string();
+            let device = self.0.device().name().to_string();
             let operation = "commit, which panicked,";
             self.0.fail(&DeviceError { device, operation, offset: 0, length: 0, errno: libc::EIO }.into());
+            self.0.end_leading(&mut self.0.state.lock());
         }
     }
 }
@@ -113,6 +115,7 @@ impl Log {
         let (before, acknowledged) = (state.sealed, state.acknowledged.position);
         assert_eq!(batch.start, before.position, "a batch is sealed behind the last one");
         state.is_sealing = true;
+        state.leading += 1;
         drop(state);
         let _guard = FailsOnPanic(self);
         let crc = self.seal(image, batch, before, acknowledged);
@@ -142,17 +145,31 @@ impl Log {
             }
             Err(error) => self.fail(&error),
         }
-        self.state.lock()
+        let mut state = self.state.lock();
+        self.end_leading(&mut state);
+        state
+    }
+
+    /// A leader is done.
+    fn end_leading(&self, state: &mut Commits) {
+        state.leading -= 1;
+        if state.leading == 0 && state.is_moving {
+            self.idle.notify_all();
+        }
     }
 
     /// The log has failed (J12): tells all waiters. The caller does not hold the state.
     pub fn fail(&self, error: &MediaError) {
-        if self.failed.set(error.clone()).is_ok() {
+        // Under one lock: a waiter looks for a failure under this lock before its wait, and a failure may end.
+        let (is_first, told, result) = {
+            let mut state = self.state.lock();
+            let is_first = self.failure.set(error);
+            (is_first, state.take_waiters(u64::MAX), self.refuse_if_failed())
+        };
+        if is_first {
             tracing::error!(%error, "the journal failed: the pool takes no more changes");
         }
-        // A waiter looks for a failure under this lock before its wait.
-        let told = self.state.lock().take_waiters(u64::MAX);
-        tell(told, &self.refuse_if_failed());
+        tell(told, &result);
     }
 
     /// A batch is written: acknowledges the batch and later written batches, if all earlier batches are written.
@@ -184,7 +201,7 @@ impl Log {
     fn seal(&self, image: &Image, batch: Closed, before: Boundary, acknowledged: u64) -> u32 {
         image.wait_for_stores();
         let header = BatchHeader {
-            epoch: self.epoch,
+            epoch: self.epoch.load(Ordering::SeqCst),
             sequence: before.sequence,
             position: batch.start,
             length: batch.end - batch.start,
@@ -208,21 +225,14 @@ impl Log {
         }
         // SAFETY: the batch is sealed: no thread writes there before the batch is acknowledged, behind this use.
         let pieces = unsafe { self.ring.blocks(batch.start, batch.end) };
-        let mut runs: Vec<Run<'_>> = Vec::with_capacity(3);
-        let mut position = batch.start;
-        for mut piece in pieces {
-            while !piece.is_empty() {
-                let (first, room) = self.layout.log_block(position);
-                let (now, later) = piece.split_at(piece.len().min(room as usize));
-                runs.push((first, now));
-                position += now.len() as u64 * BLOCK_SIZE;
-                piece = later;
-            }
-        }
+        let [front, back] = pieces;
+        let mut runs = log_runs(&self.layout, batch.start, front);
+        runs.extend(log_runs(&self.layout, batch.start + front.len() as u64 * BLOCK_SIZE, back));
         let mut patience = Patience::new(&*self.clock);
+        let device = self.device();
         loop {
             let begun_ns = self.clock.monotonic_ns();
-            match self.device.write_durable(&runs) {
+            match device.write_durable(&runs) {
                 Ok(()) => return Ok(self.clock.monotonic_ns().saturating_sub(begun_ns)),
                 Err(error) if self.refuse_if_failed().is_err() || !patience.pause() => return Err(error),
                 Err(error) => tracing::warn!(%error, "a commit failed; it is tried again"),
@@ -233,7 +243,7 @@ impl Log {
     /// The error of a log whose home rounds failed until it was full.
     fn out_of_log(&self, length: u64) -> MediaError {
         let operation = "write to the log, which is full,";
-        let device = self.device.name().to_string();
+        let device = self.device().name().to_string();
         DeviceError { device, operation, offset: 0, length, errno: libc::ENOSPC }.into()
     }
 }

@@ -80,6 +80,10 @@ pub(super) struct Commits {
     pub closed: VecDeque<Closed>,
     /// A leader seals a batch.
     pub is_sealing: bool,
+    /// Threads that seal or write a batch.
+    pub leading: usize,
+    /// The journal moves to another device: no batch is sealed.
+    pub is_moving: bool,
     /// The end of the last sealed batch.
     pub sealed: Boundary,
     pub flying: VecDeque<Flight>,
@@ -100,6 +104,8 @@ impl Commits {
             open: end.position,
             closed: VecDeque::new(),
             is_sealing: false,
+            leading: 0,
+            is_moving: false,
             sealed: end,
             flying: VecDeque::new(),
             acknowledged: end,
@@ -122,7 +128,18 @@ impl Commits {
 
     /// Whether a batch may be sealed now.
     pub fn may_seal(&self) -> bool {
-        !self.is_sealing && self.flying.len() < self.most_in_flight()
+        !self.is_moving && !self.is_sealing && self.flying.len() < self.most_in_flight()
+    }
+
+    /// Begins at a boundary of another device, which has the effect of all places before. Later batches may be closed.
+    pub fn restart(&mut self, at: Boundary) {
+        assert!(self.open >= at.position, "batches up to {} are open before {}", self.open, at.position);
+        self.closed.retain(|batch| batch.start >= at.position);
+        self.flying.clear();
+        self.is_sealing = false;
+        (self.sealed, self.acknowledged) = (at, at);
+        self.wanted = None;
+        self.write_ns = 0;
     }
 
     /// Whether a sealed batch ends behind all places below a target.

@@ -2,14 +2,13 @@
 //!
 //! The anchors come last: before, the device has no journal, also after a crash.
 
+use super::anchors::{FIRST_NUMBER, erase_anchors, write_both};
 use super::error::JournalError;
-use super::home::{copy_of, least_log_bytes};
+use super::home::least_log_bytes;
 use super::medium::JournaledPm;
 use crate::block::{AlignedBlock, Run};
 use crate::{BlockMedium, MediaError, PmMedium};
-use terrace_format::journal::{
-    ANCHOR_COPIES, Anchor, Layout, MIN_LOG_BYTES, TABLE_ENTRIES, encode_table, page_checksum,
-};
+use terrace_format::journal::{Anchor, Layout, MIN_LOG_BYTES, TABLE_ENTRIES, encode_table, page_checksum};
 use terrace_format::{BLOCK_SIZE, PmOffset};
 
 /// Pages of a write: 1 MiB.
@@ -80,8 +79,7 @@ fn erase(device: &dyn BlockMedium, layout: &Layout) -> Result<(), JournalError> 
     if layout.total_blocks() > device.blocks() {
         return Err(JournalError::too_short(device, layout.total_blocks()));
     }
-    let zeros = [AlignedBlock::zeroed()];
-    device.write_durable(&ANCHOR_COPIES.map(|copy| (copy, zeros.as_slice())))?;
+    erase_anchors(device)?;
     Ok(())
 }
 
@@ -92,38 +90,39 @@ fn finish(
     uuid: [u8; 16],
     checksums: &[u32],
 ) -> Result<(), JournalError> {
-    for table in 0..2 {
-        for (number, checksums) in (0..).zip(checksums.chunks(TABLE_ENTRIES)) {
-            let mut block = AlignedBlock::zeroed();
-            block.0.copy_from_slice(&encode_table(&uuid, number, checksums));
-            device.write(layout.table(table).plus(number), &[block])?;
-        }
-    }
+    write_tables(device, &layout, &uuid, checksums)?;
     device.flush()?;
-    // Copy 0 comes last: programs that look at the first block alone see a journal only when both copies are there.
-    for number in [1, 2] {
-        let anchor = Anchor {
-            uuid,
-            image_bytes: layout.image_bytes(),
-            log_bytes: layout.log_bytes(),
-            number,
-            epoch: 1,
-            start: 0,
-            sequence: 1,
-            previous: 0,
-            acknowledged: 0,
-            named: 0,
-            table: 0,
-            clean: true,
-        };
-        write_anchor(device, &anchor)?;
-    }
+    let anchor = Anchor {
+        uuid,
+        image_bytes: layout.image_bytes(),
+        log_bytes: layout.log_bytes(),
+        number: FIRST_NUMBER,
+        epoch: 1,
+        start: 0,
+        sequence: 1,
+        previous: 0,
+        acknowledged: 0,
+        named: 0,
+        table: 0,
+        clean: true,
+    };
+    write_both(device, anchor)?;
     Ok(())
 }
 
-/// Makes an anchor durable, in the copy of its number.
-pub(super) fn write_anchor(device: &dyn BlockMedium, anchor: &Anchor) -> Result<(), MediaError> {
-    let mut block = AlignedBlock::zeroed();
-    block.0.copy_from_slice(&anchor.encode());
-    device.write_durable(&[(copy_of(anchor.number), &[block])])
+/// Writes both tables.
+pub(super) fn write_tables(
+    device: &dyn BlockMedium,
+    layout: &Layout,
+    uuid: &[u8; 16],
+    checksums: &[u32],
+) -> Result<(), MediaError> {
+    for table in 0..2 {
+        for (number, checksums) in (0..).zip(checksums.chunks(TABLE_ENTRIES)) {
+            let mut block = AlignedBlock::zeroed();
+            block.0.copy_from_slice(&encode_table(uuid, number, checksums));
+            device.write(layout.table(table).plus(number), &[block])?;
+        }
+    }
+    Ok(())
 }

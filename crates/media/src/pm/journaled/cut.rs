@@ -29,7 +29,8 @@ pub(super) fn cut(
     Ok(())
 }
 
-fn erase(device: &dyn BlockMedium, layout: &Layout, from: u64, to: u64) -> Result<(), MediaError> {
+/// Makes positions zeros.
+pub(super) fn erase(device: &dyn BlockMedium, layout: &Layout, from: u64, to: u64) -> Result<(), MediaError> {
     let zeros = vec![AlignedBlock::zeroed(); BLOCKS_AT_ONCE as usize];
     let mut at = from;
     while at < to {

@@ -48,6 +48,11 @@ impl JournalDevice {
         Ok(JournalDevice { medium, flushes: SharedFlush::default(), by_flush })
     }
 
+    /// The device, for writes that no other thread makes.
+    pub fn medium(&self) -> &dyn BlockMedium {
+        &*self.medium
+    }
+
     pub fn name(&self) -> &str {
         self.medium.name()
     }

@@ -91,6 +91,13 @@ impl DirtyPages {
         image.word(self.dirty(page / BITS)).fetch_and(!bit, Ordering::SeqCst);
     }
 
+    /// Takes a page if it is dirty, under the page's lock.
+    pub fn take_dirty(&self, image: &RamPm, page: u64) {
+        if image.word(self.dirty(page / BITS)).load(Ordering::SeqCst) & 1 << (page % BITS) != 0 {
+            self.take(image, page);
+        }
+    }
+
     /// The content of a page means nothing from now on, under the page's lock.
     pub fn forget(&self, image: &RamPm, page: u64) {
         image.word(self.dirty(page / BITS)).fetch_and(!(1 << (page % BITS)), Ordering::SeqCst);

@@ -20,12 +20,12 @@ use crate::durable::FlushMark;
 use crate::{MediaError, PmMedium};
 use std::collections::{BTreeMap, BTreeSet};
 use terrace_format::journal::{
-    ANCHOR_COPIES, Anchor, Entry, EntryKind, TABLE_ENTRIES, encode_table, page_checksum,
+    ANCHOR_COPIES, Anchor, Entry, EntryKind, Layout, TABLE_ENTRIES, encode_table, page_checksum,
 };
 use terrace_format::{BLOCK_SIZE, DeviceBlock, PmOffset};
 use terrace_runtime::planted::{Mistake, planted};
 use terrace_runtime::sync::Mutex;
-use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
+use terrace_runtime::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Pages written together: 512 KiB, the longest wait of a commit for a home write (J6).
 pub(super) const PAGES_AT_ONCE: usize = 128;
@@ -67,6 +67,19 @@ impl HomeState {
         self.make_stale(page);
     }
 
+    /// Gives the round under way up: its pages are dirty again, unless an anchor that may be durable counts them as home's.
+    pub fn give_up_round(&mut self, image: &Image) {
+        self.round = None;
+        if self.unsure.is_none() {
+            // The device may have dropped these writes, also after a failed flush. A page that is forgotten now stays so.
+            let going = image.dirty.going(&image.memory);
+            let is_whole = |page: &u64| !self.condemned.contains_key(page);
+            self.torn.extend(going.into_iter().filter(is_whole));
+            image.dirty.give_back(&image.memory);
+            self.mark = None;
+        }
+    }
+
     /// The checksum of a page changed: both tables are older.
     fn make_stale(&mut self, page: u64) {
         let block = page / TABLE_ENTRIES as u64;
@@ -80,7 +93,7 @@ impl HomeState {
 const GROUP_BYTES: u64 = 3 * BLOCK_SIZE;
 
 /// Bytes of the log that stores leave to a home round: for each group of pages a batch and the entry that names them.
-fn share_of_round(image_bytes: u64) -> u64 {
+pub(super) fn share_of_round(image_bytes: u64) -> u64 {
     let pages = image_bytes / BLOCK_SIZE;
     let groups = pages / PAGES_AT_ONCE as u64 + 1;
     groups * GROUP_BYTES + pages * 8 + 4 * BLOCK_SIZE
@@ -93,16 +106,18 @@ pub(super) fn least_log_bytes(image_bytes: u64) -> u64 {
 
 /// Home, and the rounds that bring pages there.
 pub(super) struct Home {
-    state: Mutex<HomeState>,
+    pub(super) state: Mutex<HomeState>,
     /// Pages written since the opening.
     pub pages: AtomicU64,
+    /// A new home is written (J12): a step would wait for long.
+    pub is_moving: AtomicBool,
 }
 
 impl Home {
     /// Home with the log behind it, which counts from `start` on.
     pub fn new(state: HomeState, log: &Log, start: u64) -> Home {
         log.set_start(start, share_of_round(log.layout.image_bytes()));
-        Home { state: Mutex::new(state), pages: AtomicU64::new(0) }
+        Home { state: Mutex::new(state), pages: AtomicU64::new(0), is_moving: AtomicBool::new(false) }
     }
 
     /// A whole round: the log before this call is free afterwards. Does nothing if the log has room again.
@@ -138,15 +153,7 @@ impl Home {
     ) -> Result<bool, MediaError> {
         let ended = self.try_round((image, log), home, most);
         if ended.is_err() {
-            home.round = None;
-            if home.unsure.is_none() {
-                // The device may have dropped these writes, also after a failed flush. A page that is forgotten now stays so.
-                let going = image.dirty.going(&image.memory);
-                let is_whole = |page: &u64| !home.condemned.contains_key(page);
-                home.torn.extend(going.into_iter().filter(is_whole));
-                image.dirty.give_back(&image.memory);
-                home.mark = None;
-            }
+            home.give_up_round(image);
         }
         ended
     }
@@ -223,22 +230,15 @@ impl Home {
         if numbers.is_empty() {
             return Ok(());
         }
-        let runs = runs_of(numbers);
         name_pages(image, log, home, (numbers, boundary));
         if !planted(Mistake::HomeBeforeLog) {
             // Behind the copies: a copy shows stores with an earlier place alone.
             log.commit_to(image, log.ring.tail())?;
         }
-        let mut writes: Vec<Run<'_>> = Vec::with_capacity(runs.len());
-        let mut rest = blocks;
-        for (first, count) in &runs {
-            let (now, later) = rest.split_at(*count as usize);
-            writes.push((log.layout.home().plus(*first), now));
-            rest = later;
-        }
+        let writes = writes_home(&log.layout, numbers, blocks);
         home.torn.extend(numbers);
-        home.mark.get_or_insert_with(|| log.device.mark());
-        log.device.write_volatile(&writes)?;
+        home.mark.get_or_insert_with(|| log.device().mark());
+        log.device().write_volatile(&writes)?;
         numbers.iter().for_each(|page| {
             home.torn.remove(page);
         });
@@ -306,11 +306,11 @@ fn end_round(image: &Image, log: &Log, home: &mut HomeState, boundary: u64) -> R
         home.make_stale(page);
     }
     let next = 1 - home.table;
-    let mark = *home.mark.get_or_insert_with(|| log.device.mark());
+    let mark = *home.mark.get_or_insert_with(|| log.device().mark());
     write_table(log, home, next)?;
     // A single flush serves pages and table: the table is not in use before the anchor names it.
     if !planted(Mistake::AnchorBeforeFlush) {
-        log.device.flush(mark)?;
+        log.device().flush(mark)?;
     }
     let Some((found, acknowledged)) = log.boundary() else {
         unreachable!("the batch before {boundary} is acknowledged");
@@ -333,7 +333,7 @@ fn write_table(log: &Log, home: &HomeState, table: usize) -> Result<(), MediaErr
         blocks.push((log.layout.table(table).plus(*number), block));
     }
     let runs: Vec<Run<'_>> = blocks.iter().map(|(at, block)| (*at, std::slice::from_ref(block))).collect();
-    log.device.write_volatile(&runs)
+    log.device().write_volatile(&runs)
 }
 
 /// The next anchor.
@@ -349,7 +349,7 @@ fn anchor(
         image_bytes: log.layout.image_bytes(),
         log_bytes: log.layout.log_bytes(),
         number: home.number + 1,
-        epoch: log.epoch,
+        epoch: log.epoch.load(Ordering::SeqCst),
         start: start.position,
         sequence: start.sequence,
         previous: start.previous,
@@ -366,7 +366,7 @@ fn settle_anchor(image: &Image, log: &Log, home: &mut HomeState) -> Result<(), M
     let Some(anchor) = home.unsure else { return Ok(()) };
     let mut block = AlignedBlock::zeroed();
     block.0.copy_from_slice(&anchor.encode());
-    log.device.write_durable(&[(copy_of(anchor.number), &[block])])?;
+    log.device().write_durable(&[(copy_of(anchor.number), &[block])])?;
     home.unsure = None;
     home.number = anchor.number;
     home.table = anchor.table;
@@ -381,6 +381,17 @@ fn settle_anchor(image: &Image, log: &Log, home: &mut HomeState) -> Result<(), M
 /// The place of an anchor.
 pub(super) fn copy_of(number: u64) -> DeviceBlock {
     ANCHOR_COPIES[(number % ANCHOR_COPIES.len() as u64) as usize]
+}
+
+/// Writes of pages with ascending numbers, neighbours in one run.
+pub(super) fn writes_home<'a>(layout: &Layout, numbers: &[u64], blocks: &'a [AlignedBlock]) -> Vec<Run<'a>> {
+    let mut rest = blocks;
+    let runs = runs_of(numbers).into_iter().map(|(first, count)| {
+        let (now, later) = rest.split_at(count as usize);
+        rest = later;
+        (layout.home().plus(first), now)
+    });
+    runs.collect()
 }
 
 /// Runs of neighbours among ascending numbers: first and count.

@@ -4,8 +4,10 @@
 //! once has waited for every store with an earlier place.
 
 use super::dirty::DirtyPages;
+use super::kept::Kept;
 use crate::pm::{PmMedium, RamPm};
 use crate::{MediaError, OpenError};
+use std::fs::File;
 use terrace_format::{BLOCK_SIZE, PmOffset};
 use terrace_runtime::sync::{IN_MODELS, Mutex, MutexGuard};
 
@@ -22,6 +24,8 @@ pub(super) struct Image {
     pub memory: RamPm,
     /// The dirty bits.
     pub dirty: DirtyPages,
+    /// The last parts of the memory.
+    pub kept: Kept,
     bytes: u64,
     locks: Box<[PageLock; PAGE_LOCKS]>,
 }
@@ -32,14 +36,31 @@ impl Image {
         let size = Image::memory_bytes(bytes);
         let (memory, unlocked) =
             if resident { RamPm::resident(size)? } else { (RamPm::anonymous(size)?, None) };
+        Ok((Self::with(memory, bytes), unlocked))
+    }
+
+    /// The image of `bytes` in the memory file of an image; if `resident`, as [`Self::new`].
+    pub fn of_memory(
+        file: File,
+        bytes: u64,
+        resident: bool,
+    ) -> Result<(Image, Option<std::io::Error>), OpenError> {
+        let (memory, unlocked) = RamPm::of_sealed(file, Image::memory_bytes(bytes), resident)?;
+        Ok((Self::with(memory, bytes), unlocked))
+    }
+
+    fn with(memory: RamPm, bytes: u64) -> Image {
+        let pages = bytes / BLOCK_SIZE;
         let locks = Box::new(std::array::from_fn(|_| PageLock::default()));
-        let dirty = DirtyPages::new(bytes, bytes / BLOCK_SIZE);
-        Ok((Image { memory, dirty, bytes, locks }, unlocked))
+        let dirty = DirtyPages::new(bytes, pages);
+        let kept = Kept::new(bytes + DirtyPages::bytes(pages), pages);
+        Image { memory, dirty, kept, bytes, locks }
     }
 
     /// Bytes of memory for an image of `bytes` bytes.
     pub fn memory_bytes(bytes: u64) -> u64 {
-        bytes + DirtyPages::bytes(bytes / BLOCK_SIZE)
+        let pages = bytes / BLOCK_SIZE;
+        bytes + DirtyPages::bytes(pages) + Kept::bytes(pages)
     }
 
     pub fn bytes(&self) -> u64 {
@@ -54,6 +75,11 @@ impl Image {
 
     pub fn lock_page(&self, page: u64) -> MutexGuard<'_, ()> {
         self.locks[page as usize % PAGE_LOCKS].0.lock()
+    }
+
+    /// Locks all pages: each store waits.
+    pub fn lock_all(&self) -> Vec<MutexGuard<'_, ()>> {
+        self.locks.iter().map(|page| page.0.lock()).collect()
     }
 
     /// Waits for every store whose place was reserved before this call.

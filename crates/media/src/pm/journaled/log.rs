@@ -1,17 +1,18 @@
 //! The log of a journal: the ring, and the places up to which it is closed, durable and free. Commits: see `commit`.
 //!
-//! Lock order: the state comes last.
+//! Lock order: the state comes behind home and pages, and before the device and the failure.
 
 use super::commits::{Boundary, Closed, Commits};
 use super::device::JournalDevice;
+use super::failure::Failure;
 use super::pressure::Pressure;
 use super::ring::Ring;
 use crate::MediaError;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use terrace_format::journal::{BATCH_HEADER_BYTES, Layout, MAX_BATCH_BYTES};
 use terrace_runtime::Clock;
-use terrace_runtime::sync::Mutex;
 use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
+use terrace_runtime::sync::{Condvar, Mutex};
 
 /// The store that makes the open batch longer closes the batch. Half of the largest batch, as other threads may append
 /// meanwhile.
@@ -19,21 +20,24 @@ const LONG_BATCH_BYTES: u64 = MAX_BATCH_BYTES / 2;
 
 /// The log of a medium: the ring, and its batches on the device.
 pub(super) struct Log {
-    pub device: JournalDevice,
+    /// Another one after a move (J12); the threads under way keep theirs.
+    device: Mutex<Arc<JournalDevice>>,
     pub layout: Layout,
     pub uuid: [u8; 16],
-    pub epoch: u64,
+    pub epoch: AtomicU64,
     pub ring: Ring,
     /// Position from which the log counts.
     pub start: AtomicU64,
     pub state: Mutex<Commits>,
+    /// No thread seals or writes a batch.
+    pub idle: Condvar,
     pub clock: Arc<dyn Clock>,
     pub pressure: Pressure,
     /// Position of the open batch, as the state has it or older.
     open: AtomicU64,
     /// End of the durable places: the end of the last acknowledged batch, and the header behind.
     pub durable: AtomicU64,
-    pub failed: OnceLock<MediaError>,
+    pub failure: Failure,
     /// Batches written, and their bytes.
     pub batches: AtomicU64,
     pub bytes: AtomicU64,
@@ -49,18 +53,19 @@ impl Log {
         clock: Arc<dyn Clock>,
     ) -> Log {
         Log {
-            device,
+            device: Mutex::new(Arc::new(device)),
             layout,
             uuid,
-            epoch,
+            epoch: AtomicU64::new(epoch),
             ring,
             start: AtomicU64::new(end.position),
             state: Mutex::new(Commits::new(end)),
+            idle: Condvar::new(),
             clock,
             pressure: Pressure::default(),
             open: AtomicU64::new(end.position),
             durable: AtomicU64::new(end.position + BATCH_HEADER_BYTES),
-            failed: OnceLock::new(),
+            failure: Failure::default(),
             batches: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
         }
@@ -68,7 +73,17 @@ impl Log {
 
     /// Refuses after the log has failed.
     pub fn refuse_if_failed(&self) -> Result<(), MediaError> {
-        self.failed.get().map_or(Ok(()), |error| Err(error.clone()))
+        self.failure.refuse()
+    }
+
+    /// The device.
+    pub fn device(&self) -> Arc<JournalDevice> {
+        Arc::clone(&self.device.lock())
+    }
+
+    /// Goes on on another device.
+    pub fn set_device(&self, device: Arc<JournalDevice>) {
+        *self.device.lock() = device;
     }
 
     /// Whether all places below a tail are durable.

@@ -1,5 +1,7 @@
 //! The medium: a store goes to the ring first, then into the image (J2, J3).
 
+use super::device::DurableWay;
+use super::error::JournalError;
 use super::home::Home;
 use super::image::Image;
 use super::latency::Latency;
@@ -8,7 +10,7 @@ use super::patience::Patience;
 use super::ring::{Full, STEP_BYTES};
 use super::step::Schedule;
 use crate::pm::{Backlog, Done, JournalStatus, PmCounters, PmMedium, Point};
-use crate::{MediaError, Promise};
+use crate::{BlockMedium, MediaError, Promise};
 use std::panic::Location;
 use std::sync::Arc;
 use terrace_format::journal::{ENTRY_HEADER_BYTES, Entry, EntryKind};
@@ -75,6 +77,10 @@ impl JournaledPm {
         }
     }
 
+    pub(super) fn image(&self) -> &Image {
+        &self.image
+    }
+
     /// Advances a home round by so many groups of pages; whether the round has ended. The step does so; tests too.
     ///
     /// # Errors
@@ -133,6 +139,27 @@ impl JournaledPm {
         Ok(())
     }
 
+    /// Writes back bytes inside one page. A failed medium refuses the next store; poisoned lines stay as they are, as on other
+    /// media.
+    fn write_back_in_page(&self, at: PmOffset, bytes: &mut [u8]) {
+        loop {
+            let ended = self.log.failure.ended();
+            let Err(error) = self.log_from_image(at, bytes) else { return };
+            let locked = self.image.lock_page(at.0 / BLOCK_SIZE);
+            if self.log.refuse_if_failed().is_err() {
+                // The failure ends under this lock alone, and the new home has the marked pages as they are then.
+                self.image.mark(at.0 / BLOCK_SIZE);
+                return;
+            }
+            drop(locked);
+            if ended == self.log.failure.ended() {
+                // The checkpoint passes these lines: nothing may be acknowledged that a crash would bring back without them.
+                self.log.fail(&error);
+                return;
+            }
+        }
+    }
+
     /// The lock of a page, when ring and log have room for an entry.
     fn lock_with_room(&self, at: PmOffset) -> Result<MutexGuard<'_, ()>, MediaError> {
         loop {
@@ -155,6 +182,19 @@ impl JournaledPm {
     /// Whether an orderly close has ended it, or it only reads.
     pub fn is_closed(&self) -> bool {
         !self.writable.load(Ordering::Relaxed)
+    }
+
+    /// Goes on on another device: writes image, tables and anchor there, and takes up the ring. Ends a failure of the log
+    /// (J12), and is allowed before. Stores go on meanwhile, home rounds wait. The old content of the device is lost.
+    ///
+    /// # Errors
+    /// A closed medium, a device too short, the device's, damage of the memory. The old device and a failure of it stay, and
+    /// the other device has no journal if it can still be written.
+    pub fn rehome(&self, device: Arc<dyn BlockMedium>, way: DurableWay) -> Result<(), JournalError> {
+        if self.is_closed() {
+            return Err(MediaError::Pm { offset: PmOffset(0), length: self.size() }.into());
+        }
+        self.home.rehome((&self.image, &self.log), device, way)
     }
 
     /// An error once the medium has failed or is closed.
@@ -192,11 +232,11 @@ impl PmMedium for JournaledPm {
     }
 
     fn promise(&self) -> Promise {
-        self.log.device.promise()
+        self.log.device().promise()
     }
 
     fn describe(&self) -> String {
-        format!("journaled on {}, {}", self.log.device.name(), self.image.memory.describe())
+        format!("journaled on {}, {}", self.log.device().name(), self.image.memory.describe())
     }
 
     #[inline]
@@ -244,11 +284,7 @@ impl PmMedium for JournaledPm {
             let mut bytes = [0; BLOCK_SIZE as usize];
             let piece = &mut bytes[..(next.min(end) - at) as usize];
             self.stored_bytes.fetch_add(piece.len() as u64, Ordering::Relaxed);
-            // A failed medium refuses the next store; poisoned lines stay as they are, as on other media.
-            if let Err(error) = self.log_from_image(PmOffset(at), piece) {
-                // The checkpoint passes these lines: nothing may be acknowledged that a crash would bring back without them.
-                self.log.fail(&error);
-            }
+            self.write_back_in_page(PmOffset(at), piece);
             at = next;
         }
     }
@@ -312,7 +348,7 @@ impl PmMedium for JournaledPm {
     }
 
     fn error_count(&self) -> u64 {
-        self.image.memory.error_count() + self.log.device.error_count()
+        self.image.memory.error_count() + self.log.device().error_count()
     }
 
     fn condemn(&self, offset: PmOffset, length: u64) {
@@ -353,7 +389,7 @@ impl PmMedium for JournaledPm {
     fn journal_status(&self) -> Option<JournalStatus> {
         let percentiles = self.latency.percentiles([50.0, 99.0]);
         Some(JournalStatus {
-            device: self.log.device.name().to_string(),
+            device: self.log.device().name().to_string(),
             log_bytes: self.log.layout.log_bytes(),
             log_used_bytes: self.log.used(),
             waiting_bytes: self.log.waiting(),

@@ -1,8 +1,10 @@
-//! Reads for an opening: large pieces, and single blocks where a piece cannot be read.
+//! Reads for an opening: large pieces, and single blocks where a piece cannot be read. Writes of the log.
 
 use crate::BlockMedium;
-use crate::block::BlockRead;
+use crate::block::{AlignedBlock, BlockRead, Run};
 use std::collections::BTreeSet;
+use terrace_format::BLOCK_SIZE;
+use terrace_format::journal::Layout;
 
 /// Blocks of a read: 1 MiB.
 pub(super) const PIECE_BLOCKS: usize = 256;
@@ -28,10 +30,25 @@ pub(super) fn read_pieces(device: &dyn BlockMedium, reads: &mut [BlockRead<'_>])
     unreadable
 }
 
+/// Writes of blocks from a position of the log on.
+pub(super) fn log_runs<'a>(layout: &Layout, position: u64, blocks: &'a [AlignedBlock]) -> Vec<Run<'a>> {
+    let bytes = blocks.len() as u64 * BLOCK_SIZE;
+    assert!(bytes <= layout.log_bytes(), "{bytes} bytes lap the log");
+    let (mut runs, mut at, mut rest) = (Vec::new(), position, blocks);
+    while !rest.is_empty() {
+        let (first, room) = layout.log_block(at);
+        let (now, later) = rest.split_at(rest.len().min(room as usize));
+        runs.push((first, now));
+        at += now.len() as u64 * BLOCK_SIZE;
+        rest = later;
+    }
+    runs
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::block::{AlignedBlock, Operation, SimulatedDevice, Times};
+    use crate::block::{Operation, SimulatedDevice, Times};
     use terrace_format::DeviceBlock;
 
     #[test]

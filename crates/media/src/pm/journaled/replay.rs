@@ -97,7 +97,7 @@ impl<'a> Window<'a> {
     }
 }
 
-/// Applies all batches from the anchor on, up to the first damage.
+/// Applies all batches from the anchor on, up to the first damage. Without an image, looks for the end alone.
 ///
 /// # Errors
 /// Impossible entries.
@@ -105,7 +105,7 @@ pub(super) fn replay(
     device: &dyn BlockMedium,
     layout: &Layout,
     anchor: &Anchor,
-    image: &Image,
+    image: Option<&Image>,
 ) -> Result<LogEnd, JournalError> {
     let mut window = Window::new(device, layout);
     let end = Boundary { position: anchor.start, sequence: anchor.sequence, previous: anchor.previous };
@@ -144,6 +144,7 @@ pub(super) fn replay(
         for entry in list {
             match entry.kind {
                 EntryKind::Store => {
+                    let Some(image) = image else { continue };
                     for page in entry.offset.0 / BLOCK_SIZE..=last_page(entry.offset.0, entry.bytes.len()) {
                         image.mark(page);
                     }

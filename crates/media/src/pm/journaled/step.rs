@@ -9,6 +9,7 @@ use super::ring::STEP_BYTES;
 use std::time::Duration;
 use terrace_runtime::Next;
 use terrace_runtime::sync::Mutex;
+use terrace_runtime::sync::atomic::Ordering;
 
 /// A round begins when so much of the log is in use: one part of this number.
 const ROUND_PART: u64 = 4;
@@ -69,7 +70,9 @@ impl Schedule {
             }
         }
         let is_due = now_ns.saturating_sub(timer.round_ns) >= ROUND_NS && image.has_dirty_pages();
-        if !is_due && log.used() < log.layout.log_bytes() / ROUND_PART {
+        if home.is_moving.load(Ordering::Relaxed)
+            || !is_due && log.used() < log.layout.log_bytes() / ROUND_PART
+        {
             return Next::After(rest);
         }
         drop(timer);

@@ -3,7 +3,7 @@
 use super::{Access, RamPm, check_size, fill, unreadable};
 use crate::pm::mapping::{refuse_scarce, reserve};
 use crate::{MediaError, OpenError};
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
 use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
@@ -56,6 +56,33 @@ impl RamPm {
         memory.mapping.collapse();
         reserve(memory.file(), path, size)?;
         let unlocked = memory.mapping.lock().err();
+        Ok((memory, unlocked))
+    }
+
+    /// The memory of a file that [`Self::anonymous`] or [`Self::resident`] made, with its content; if `resident`, as there.
+    ///
+    /// # Errors
+    /// A file of another size, or without their seals; what the operating system says.
+    pub(crate) fn of_sealed(
+        file: File,
+        size: u64,
+        resident: bool,
+    ) -> Result<(RamPm, Option<std::io::Error>), OpenError> {
+        let path = Path::new("memory file");
+        let found = file.metadata().map_err(|error| OpenError::io(path, "size", error))?.len();
+        let seals = fcntl_get_seals(&file).map_err(|error| failed(path, error))?;
+        if found != size || !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
+            let reason = format!("{found} bytes with {seals:?}, expected {size} bytes of a fixed size");
+            return Err(OpenError::Unsupported { path: path.to_path_buf(), reason });
+        }
+        let access = Access { uid: rustix::process::geteuid().as_raw(), mode: 0o600, block_device: false };
+        let memory = Self::map_whole(file, path, access, (size, true))?;
+        let unlocked = if resident {
+            memory.mapping.collapse();
+            memory.mapping.lock().err()
+        } else {
+            None
+        };
         Ok((memory, unlocked))
     }
 
