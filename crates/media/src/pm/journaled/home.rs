@@ -14,13 +14,14 @@
 use super::commits::Boundary;
 use super::image::Image;
 use super::log::Log;
+use super::pieces::{runs_of, writes_home};
 use super::ring::{Full, MARGIN_BYTES};
 use crate::block::{AlignedBlock, Run};
 use crate::durable::FlushMark;
 use crate::{MediaError, PmMedium};
 use std::collections::{BTreeMap, BTreeSet};
 use terrace_format::journal::{
-    ANCHOR_COPIES, Anchor, Entry, EntryKind, Layout, TABLE_ENTRIES, encode_table, page_checksum,
+    ANCHOR_COPIES, Anchor, Entry, EntryKind, TABLE_ENTRIES, encode_table, page_checksum,
 };
 use terrace_format::{BLOCK_SIZE, DeviceBlock, PmOffset};
 use terrace_runtime::planted::{Mistake, planted};
@@ -381,27 +382,4 @@ fn settle_anchor(image: &Image, log: &Log, home: &mut HomeState) -> Result<(), M
 /// The place of an anchor.
 pub(super) fn copy_of(number: u64) -> DeviceBlock {
     ANCHOR_COPIES[(number % ANCHOR_COPIES.len() as u64) as usize]
-}
-
-/// Writes of pages with ascending numbers, neighbours in one run.
-pub(super) fn writes_home<'a>(layout: &Layout, numbers: &[u64], blocks: &'a [AlignedBlock]) -> Vec<Run<'a>> {
-    let mut rest = blocks;
-    let runs = runs_of(numbers).into_iter().map(|(first, count)| {
-        let (now, later) = rest.split_at(count as usize);
-        rest = later;
-        (layout.home().plus(first), now)
-    });
-    runs.collect()
-}
-
-/// Runs of neighbours among ascending numbers: first and count.
-fn runs_of(numbers: &[u64]) -> Vec<(u64, u64)> {
-    let mut runs: Vec<(u64, u64)> = Vec::new();
-    for number in numbers {
-        match runs.last_mut() {
-            Some((first, count)) if *first + *count == *number => *count += 1,
-            _ => runs.push((*number, 1)),
-        }
-    }
-    runs
 }

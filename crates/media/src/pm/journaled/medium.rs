@@ -6,7 +6,7 @@ use super::home::Home;
 use super::image::Image;
 use super::latency::Latency;
 use super::log::Log;
-use super::patience::Patience;
+use super::patience::patiently;
 use super::ring::{Full, STEP_BYTES};
 use super::step::Schedule;
 use crate::pm::{Backlog, Done, JournalStatus, PmCounters, PmMedium, Point};
@@ -205,23 +205,11 @@ impl JournaledPm {
         self.log.refuse_if_failed()
     }
 
-    /// Tries an operation of home again for a while after an error (J12).
-    fn patiently(&self, attempt: impl Fn() -> Result<(), MediaError>) -> Result<(), MediaError> {
-        let mut patience = Patience::new(&*self.log.clock);
-        loop {
-            match attempt() {
-                Err(error) if self.log.refuse_if_failed().is_err() || !patience.pause() => return Err(error),
-                Err(error) => tracing::warn!(%error, "a home round failed; it is tried again"),
-                Ok(()) => return Ok(()),
-            }
-        }
-    }
-
     /// Does the commit or the home round that a store waits for, in the thread of the store: no step needs to run (J14).
     fn make_room(&self, full: Full) -> Result<(), MediaError> {
         match full {
             Full::Ring => self.log.commit_to(&self.image, self.log.ring.tail()),
-            Full::Log => self.patiently(|| self.home.free_log(&self.image, &self.log)),
+            Full::Log => patiently(&self.log, || self.home.free_log(&self.image, &self.log)),
         }
     }
 }
@@ -383,7 +371,7 @@ impl PmMedium for JournaledPm {
         if !self.writable.swap(false, Ordering::SeqCst) {
             return Ok(());
         }
-        self.patiently(|| self.home.end(&self.image, &self.log))
+        patiently(&self.log, || self.home.end(&self.image, &self.log))
     }
 
     fn journal_status(&self) -> Option<JournalStatus> {

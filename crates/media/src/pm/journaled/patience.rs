@@ -1,5 +1,7 @@
 //! Attempts after an error of the journal device (J12): a cable, a controller or a network below may come back.
 
+use super::log::Log;
+use crate::MediaError;
 use std::time::Duration;
 use terrace_runtime::Clock;
 
@@ -31,5 +33,17 @@ impl<'a> Patience<'a> {
         self.clock.sleep(self.pause);
         self.pause = (2 * self.pause).min(PAUSES[1]);
         true
+    }
+}
+
+/// Tries an operation of home again for a while after an error.
+pub(super) fn patiently(log: &Log, attempt: impl Fn() -> Result<(), MediaError>) -> Result<(), MediaError> {
+    let mut patience = Patience::new(&*log.clock);
+    loop {
+        match attempt() {
+            Err(error) if log.refuse_if_failed().is_err() || !patience.pause() => return Err(error),
+            Err(error) => tracing::warn!(%error, "a home round failed; it is tried again"),
+            Ok(()) => return Ok(()),
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Reads for an opening: large pieces, and single blocks where a piece cannot be read. Writes of the log.
+//! Reads for an opening: large pieces, and single blocks where a piece cannot be read. Writes of the log, and of home.
 
 use crate::BlockMedium;
 use crate::block::{AlignedBlock, BlockRead, Run};
@@ -41,6 +41,29 @@ pub(super) fn log_runs<'a>(layout: &Layout, position: u64, blocks: &'a [AlignedB
         runs.push((first, now));
         at += now.len() as u64 * BLOCK_SIZE;
         rest = later;
+    }
+    runs
+}
+
+/// Writes of pages with ascending numbers, neighbours in one run.
+pub(super) fn writes_home<'a>(layout: &Layout, numbers: &[u64], blocks: &'a [AlignedBlock]) -> Vec<Run<'a>> {
+    let mut rest = blocks;
+    let runs = runs_of(numbers).into_iter().map(|(first, count)| {
+        let (now, later) = rest.split_at(count as usize);
+        rest = later;
+        (layout.home().plus(first), now)
+    });
+    runs.collect()
+}
+
+/// Runs of neighbours among ascending numbers: first and count.
+pub(super) fn runs_of(numbers: &[u64]) -> Vec<(u64, u64)> {
+    let mut runs: Vec<(u64, u64)> = Vec::new();
+    for number in numbers {
+        match runs.last_mut() {
+            Some((first, count)) if *first + *count == *number => *count += 1,
+            _ => runs.push((*number, 1)),
+        }
     }
     runs
 }

@@ -1,6 +1,6 @@
 //! The backlog that large requests may leave before a journal slows them: half the ring, or less while somebody syncs.
 //!
-//! A sync writes all that the ring has before it. A writer that streams and never syncs fills the ring faster than the device
+//! A sync writes the ring up to its own place. A writer that streams and never syncs fills the ring faster than the device
 //! takes it, and each sync beside would wait for half a ring. So for a second after each sync the backlog of large requests is
 //! bounded by what the device takes in [`PATIENCE_MS`]. Small requests keep the ring: a program that changes much in small pieces
 //! and syncs then is faster so.

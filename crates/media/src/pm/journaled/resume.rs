@@ -1,4 +1,4 @@
-//! Takes up the memory of a process that died (J13): the image is there, with all of its stores.
+//! Takes up the memory of a process that died (J13): the image with each store of the process.
 //!
 //! The order: the memory must name this journal and the epoch of its newest anchor; the log is read up to its end, which the
 //! image has passed; the last batches are made durable; all dirty pages are logged whole behind the end, as batches of the same
