@@ -99,16 +99,6 @@ impl Image {
         self.memory.store(at, bytes)
     }
 
-    /// As [`Self::store_in_page`], past the caches: the bytes are not read soon, and fetching their lines takes longer than the
-    /// stores.
-    pub fn stream_in_page(&self, at: PmOffset, bytes: &[u8]) -> Result<(), MediaError> {
-        self.mark(at.0 / BLOCK_SIZE);
-        self.memory.write_streaming(at, bytes)?;
-        // The lock of the page orders loads and stores of others behind it, but no store past the caches.
-        self.memory.order();
-        Ok(())
-    }
-
     /// Whether a page is dirty.
     pub fn has_dirty_pages(&self) -> bool {
         !self.dirty.list(&self.memory, 0, 1).is_empty()

@@ -47,15 +47,6 @@ pub(super) struct Found {
     pub condemned: u64,
 }
 
-/// The way of a store into the image.
-#[derive(Clone, Copy)]
-enum Way {
-    /// The bytes are read again soon: records.
-    Cached,
-    /// Content of files.
-    PastCaches,
-}
-
 impl JournaledPm {
     pub(super) fn new(
         (image, log, home): (Image, Log, Home),
@@ -90,7 +81,7 @@ impl JournaledPm {
     }
 
     /// Stores bytes that a crash after the next `persist` keeps: ring first, then image (J3).
-    fn log(&self, offset: PmOffset, bytes: &[u8], way: Way) -> Result<(), MediaError> {
+    fn log(&self, offset: PmOffset, bytes: &[u8]) -> Result<(), MediaError> {
         self.image.check(offset, bytes.len())?;
         self.stored_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         let mut at = offset;
@@ -98,7 +89,7 @@ impl JournaledPm {
         while !rest.is_empty() {
             let room = (BLOCK_SIZE - at.0 % BLOCK_SIZE) as usize;
             let (piece, behind) = rest.split_at(rest.len().min(room));
-            self.log_in_page(at, piece, way)?;
+            self.log_in_page(at, piece)?;
             at = at.plus(piece.len() as u64);
             rest = behind;
         }
@@ -106,16 +97,13 @@ impl JournaledPm {
     }
 
     /// Stores bytes inside one page: into the ring, then into the image.
-    fn log_in_page(&self, at: PmOffset, bytes: &[u8], way: Way) -> Result<(), MediaError> {
+    fn log_in_page(&self, at: PmOffset, bytes: &[u8]) -> Result<(), MediaError> {
         if planted(Mistake::ImageBeforeRing) {
             self.image.store_in_page(at, bytes)?;
         }
         let locked = self.lock_with_room(at)?;
         let place = self.log.ring.append(&Entry { kind: EntryKind::Store, offset: at, bytes });
-        let stored = match way {
-            Way::Cached => self.image.store_in_page(at, bytes),
-            Way::PastCaches => self.image.stream_in_page(at, bytes),
-        };
+        let stored = self.image.store_in_page(at, bytes);
         drop(locked);
         self.appended(place);
         stored
@@ -240,7 +228,7 @@ impl PmMedium for JournaledPm {
     }
 
     fn write(&self, offset: PmOffset, bytes: &[u8]) -> Result<(), MediaError> {
-        self.log(offset, bytes, Way::Cached)
+        self.log(offset, bytes)
     }
 
     #[inline]
@@ -251,7 +239,7 @@ impl PmMedium for JournaledPm {
     }
 
     fn write_streaming(&self, offset: PmOffset, bytes: &[u8]) -> Result<(), MediaError> {
-        self.log(offset, bytes, Way::PastCaches)
+        self.log(offset, bytes)
     }
 
     #[inline]
