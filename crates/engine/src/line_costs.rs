@@ -20,10 +20,12 @@ const SAMPLES: usize = 101;
 /// The pause between measurements, and before another try when PM has no free block.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Whether the costs are measured in a mount.
+/// Whether the costs are measured in a mount. Not behind a journal: such PM is DRAM, a store that waits would be copied once more,
+/// and a crash would lose more than the newest changes (C6).
 pub(crate) fn is_wanted(store: &Store) -> bool {
     let options = store.dram.lazy_writes().options();
-    !store.mode.read_only && options.has_page() && options.lazy == LazyOption::Auto
+    let is_asked = !store.mode.read_only && options.has_page() && options.lazy == LazyOption::Auto;
+    is_asked && store.persistent.pm().journal_status().is_none()
 }
 
 /// Background: the measurements, once in a mount however often the step is made.

@@ -9,8 +9,8 @@ use terrace_media::block::{AlignedBlock, DeviceImage, DeviceSnapshot, Operation,
 use terrace_media::crash::CrashClock;
 use terrace_media::pm::{DurableWay, JournalError, JournalOptions, JournaledPm, OpenedJournal};
 use terrace_media::{BlockMedium, DeviceError, MediaError, PmMedium};
-use terrace_runtime::ManualClock;
 use terrace_runtime::sync::Mutex;
+use terrace_runtime::{ManualClock, Next};
 
 const IMAGE: u64 = 64 << 10;
 const UUID: [u8; 16] = [7; 16];
@@ -120,8 +120,9 @@ fn an_old_log_of_the_same_journal_counts_no_more() {
         }
         Arc::new(SimulatedDevice::from_image(old.snapshot().image_all()))
     };
-    // Another history, with batches of the same positions.
+    // Another history, with batches of the same positions, of a later opening.
     let device = new_journal();
+    drop(open_device(&device).unwrap());
     let pm = open_device(&device).unwrap().pm;
     pm.write(PmOffset(0), &[201; 5000]).unwrap();
     rehome(&pm, &copy).unwrap();
@@ -384,4 +385,33 @@ fn a_move_without_its_last_anchor_leaves_no_journal() {
     let refused = try_open(below.snapshot().image_none()).err().unwrap();
     assert!(matches!(refused, JournalError::NotAJournal { .. }), "{refused}");
     assert!(pm.persist().is_err() && pm.write(PmOffset(0), &[9]).is_err());
+}
+
+#[test]
+fn the_step_commits_again_after_a_move() {
+    let (_, pm) = failed_journal();
+    assert_ne!(pm.step(0), Next::Done, "a failure may end");
+    rehome(&pm, &Arc::new(SimulatedDevice::new(DEVICE_BLOCKS))).unwrap();
+    pm.write(PmOffset(0), &[5]).unwrap();
+    for turn in 1..4 {
+        let _ = pm.step(turn * 2_000_000_000);
+    }
+    assert_eq!(pm.backlog().waiting_bytes, 0);
+}
+
+#[test]
+fn a_move_to_the_own_device_or_its_copy_is_refused() {
+    let device = new_journal();
+    let pm = open_device(&device).unwrap().pm;
+    pm.write(PmOffset(0), &[5]).unwrap();
+    pm.persist().unwrap();
+    let copy = Arc::new(SimulatedDevice::from_image(device.visible_image()));
+    for refused in [&device, &copy] {
+        assert!(matches!(rehome(&pm, refused), Err(JournalError::OwnDevice { .. })));
+    }
+    pm.write(PmOffset(1), &[6]).unwrap();
+    pm.persist().unwrap();
+    let again = try_open(device.snapshot().image_none()).unwrap();
+    assert_eq!(content(&again.pm)[..2], [5, 6]);
+    rehome(&pm, &Arc::new(SimulatedDevice::new(DEVICE_BLOCKS))).unwrap();
 }

@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use terrace_format::journal::{Layout, MIN_LOG_BYTES};
+use terrace_format::journal::{ANCHOR_COPIES, Anchor, Layout, MIN_LOG_BYTES};
 use terrace_format::{DeviceBlock, PmOffset};
 use terrace_media::block::{AlignedBlock, DeviceImage, DeviceSnapshot, Operation, SimulatedDevice, Times};
 use terrace_media::pm::{DurableWay, JournalError, JournalOptions, JournaledPm, OpenedJournal};
@@ -195,13 +195,14 @@ fn memory_of_another_journal_epoch_or_size_is_passed_over() {
     let without =
         |device: &Arc<SimulatedDevice>| Arc::new(SimulatedDevice::from_image(device.visible_image()));
     let expected = content(&open(&without(&device)).pm);
-    let other = [new_journal(IMAGE, [8; 16]), new_journal(IMAGE / 2, UUID), new_journal(IMAGE, UUID)];
-    for other in other {
+    for other in [new_journal(IMAGE, [8; 16]), new_journal(IMAGE / 2, UUID)] {
         let opened = resume(memory.try_clone().unwrap(), &other);
-        // A new journal of this name has the epoch of the first anchor.
         assert_eq!(opened.resumed, None);
         assert!(content(&opened.pm).iter().all(|byte| *byte == 0));
     }
+    // The epoch of its first anchor: this device is older than the memory.
+    let older = try_resume(memory.try_clone().unwrap(), &new_journal(IMAGE, UUID));
+    assert!(matches!(older, Err(JournalError::MovedAway { .. })));
     let opened_since = without(&device);
     let pm = open(&opened_since).pm;
     store(&pm, 500, 1, 77);
@@ -295,4 +296,25 @@ fn a_memory_goes_with_the_newest_device() {
     assert!(content(&resumed.pm) == expected);
     let again = open_image(other.snapshot().image_none());
     assert!(content(&again.pm) == expected);
+}
+
+#[test]
+fn a_memory_without_its_newest_anchor_is_passed_over() {
+    let (device, pm) = used_journal();
+    assert!(pm.advance(usize::MAX).unwrap());
+    pm.persist().unwrap();
+    let expected = content(&pm);
+    let memory = die(pm);
+    let number = |copy: &DeviceBlock| {
+        Anchor::decode(&device.visible_image().block(*copy).0).map(|anchor| anchor.number).unwrap()
+    };
+    let newest = ANCHOR_COPIES.into_iter().max_by_key(number).unwrap();
+    device.write(newest, &[AlignedBlock::zeroed()]).unwrap();
+    let opened = resume(memory, &device);
+    // The bits of the pages in the last round have ended: the memory does not suit the older anchor.
+    assert_eq!((opened.resumed, opened.condemned), (None, 0));
+    assert!(opened.pm.advance(usize::MAX).unwrap());
+    let again = open_image(device.snapshot().image_none());
+    let in_place = 700 * PAGE as usize;
+    assert!(content(&again.pm)[..in_place] == expected[..in_place] && again.condemned == 0);
 }

@@ -59,6 +59,9 @@ pub(crate) fn lazy_status(engine: &Engine) -> LazyStatus {
             "the mount is read-only"
         }
         (LazyOption::Off | LazyOption::On, ..) => "as the mount option lazy says",
+        (LazyOption::Auto, ..) if engine.store.persistent.pm().journal_status().is_some() => {
+            "the fast tier is DRAM with a journal"
+        }
         (LazyOption::Auto, _, None) if lazy.is_given_up() => "persistent memory could not be measured",
         (LazyOption::Auto, _, None) => "persistent memory was not measured yet",
         (LazyOption::Auto, true, _) => "persistent memory is much slower than DRAM",

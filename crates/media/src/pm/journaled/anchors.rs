@@ -39,6 +39,11 @@ pub(super) fn write_both(device: &dyn BlockMedium, anchor: Anchor) -> Result<Anc
     Ok(second)
 }
 
+/// Number of the older copy, of an anchor that was written to both.
+pub(super) fn older_copy(anchor: &Anchor) -> u64 {
+    anchor.number - 1
+}
+
 /// The newest sound anchor of a device.
 pub(super) fn newest_anchor(device: &dyn BlockMedium) -> Result<Anchor, JournalError> {
     let name = || device.name().to_string();

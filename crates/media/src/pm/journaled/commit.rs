@@ -61,17 +61,23 @@ impl Log {
     /// Calls `done` when all places below `target` are durable or the log has failed: now, or later from
     /// another thread ([`crate::PmMedium::persist_then_at`]). True if the caller has to bring a thread to [`Self::commit_for_calls`].
     pub fn commit_then(&self, target: u64, done: Done) -> bool {
-        if !self.is_durable(target) {
+        let outcome = if self.is_durable(target) {
+            Ok(())
+        } else {
             let mut state = self.state.lock();
-            // After a failure nobody looks through the waiters again.
-            if !self.is_durable(target) && self.refuse_if_failed().is_ok() {
-                state.waiters.push(Waiter { target, answer: Answer::Call(done) });
-                let is_needed = !state.is_sealed(target) && state.leaders_for_calls < state.most_in_flight();
-                state.leaders_for_calls += usize::from(is_needed);
-                return is_needed;
+            // After a failure nobody looks through the waiters again. A failure ends under this lock: a single look decides.
+            match self.refuse_if_failed() {
+                Ok(()) if !self.is_durable(target) => {
+                    state.waiters.push(Waiter { target, answer: Answer::Call(done) });
+                    let is_needed =
+                        !state.is_sealed(target) && state.leaders_for_calls < state.most_in_flight();
+                    state.leaders_for_calls += usize::from(is_needed);
+                    return is_needed;
+                }
+                outcome => outcome,
             }
-        }
-        done(if self.is_durable(target) { Ok(()) } else { self.refuse_if_failed() });
+        };
+        done(outcome);
         false
     }
 

@@ -63,6 +63,18 @@ pub enum JournalError {
         /// Bytes available.
         available: u64,
     },
+    /// A journal cannot move to its own device, or to a copy of it.
+    #[error("{device}: has this journal already; name another device")]
+    OwnDevice {
+        /// The device.
+        device: String,
+    },
+    /// The journal went on on another device.
+    #[error("{device}: the journal went on on another device since; open that device")]
+    MovedAway {
+        /// The device.
+        device: String,
+    },
     /// The operating system refused the memory.
     #[error(transparent)]
     Open(#[from] OpenError),

@@ -10,7 +10,7 @@ pub(super) struct Failure {
     /// Each store asks.
     has_failed: AtomicBool,
     error: Mutex<Option<MediaError>>,
-    /// Failures that ended.
+    /// Ends of a failure, and moves without a failure.
     ended: AtomicU64,
 }
 
@@ -35,16 +35,16 @@ impl Failure {
         is_first
     }
 
-    /// Ends the failure.
+    /// Ends the failure, if there is one. The caller holds the state of the log.
     pub fn take(&self) -> Option<MediaError> {
         let mut found = self.error.lock();
         self.has_failed.store(false, Ordering::SeqCst);
         let ended = found.take();
-        self.ended.fetch_add(u64::from(ended.is_some()), Ordering::SeqCst);
+        self.ended.fetch_add(1, Ordering::SeqCst);
         ended
     }
 
-    /// The number of failures that ended.
+    /// The number of calls of [`Self::take`]: an error from before such a call may be of the old device.
     pub fn ended(&self) -> u64 {
         self.ended.load(Ordering::SeqCst)
     }

@@ -374,6 +374,8 @@ fn settle_anchor(image: &Image, log: &Log, home: &mut HomeState) -> Result<(), M
     home.stale[anchor.table].clear();
     home.named.clear();
     home.mark = None;
+    // Before the bits end: an older anchor does not suit them (J13).
+    image.kept.set_number(&image.memory, anchor.number);
     image.dirty.end_round(&image.memory);
     log.set_start(anchor.start, share_of_round(log.layout.image_bytes()));
     Ok(())

@@ -2,9 +2,10 @@
 //! behind them a page with the name of the journal whose image this is.
 //!
 //! ```text
-//! magic 8 B · the journal's UUID 16 B · epoch 8 B · zeros
+//! magic 8 B · the journal's UUID 16 B · epoch 8 B · number of an anchor 8 B · zeros
 //! ```
-//! Invariant: the name is there from the moment on at which image, dirty bits and these bits belong to the anchor of this epoch.
+//! Invariant: the name is there from the moment on at which image, dirty bits and these bits belong to the anchors of this epoch
+//! from this number on. An older anchor lacks pages whose bits have ended.
 
 use crate::pm::RamPm;
 use std::collections::BTreeSet;
@@ -56,23 +57,37 @@ impl Kept {
         self.start + Self::bits_bytes(self.pages) + index * 8
     }
 
-    /// Names the journal. The epoch comes last: it is never zero.
-    pub fn set_name(&self, memory: &RamPm, uuid: &[u8; 16], epoch: u64) {
-        let words = std::iter::once(MAGIC).chain(words_of(uuid)).chain([epoch]);
-        for (index, word) in (0..).zip(words) {
+    /// Names the journal, its epoch and its oldest anchor that suits the memory. The epoch comes last: it is never zero.
+    pub fn set_name(&self, memory: &RamPm, uuid: &[u8; 16], epoch: u64, number: u64) {
+        assert!(epoch > 0, "an epoch of no opening");
+        for (index, word) in (0..).zip(names(uuid)) {
             memory.word(self.name(index)).store(word, Ordering::SeqCst);
         }
+        self.set_number(memory, number);
+        memory.word(self.name(EPOCH)).store(epoch, Ordering::SeqCst);
     }
 
-    /// Whether the memory has the name of a journal and an epoch.
-    pub fn has_name(&self, memory: &RamPm, uuid: &[u8; 16], epoch: u64) -> bool {
-        let words = std::iter::once(MAGIC).chain(words_of(uuid)).chain([epoch]);
-        (0..).zip(words).all(|(index, word)| memory.word(self.name(index)).load(Ordering::SeqCst) == word)
+    /// An anchor is durable, and no older anchor suits the memory from now on.
+    pub fn set_number(&self, memory: &RamPm, number: u64) {
+        memory.word(self.name(NUMBER)).store(number, Ordering::SeqCst);
+    }
+
+    /// Epoch and number of the oldest anchor, of a memory with the name of this journal.
+    pub fn epoch_and_number(&self, memory: &RamPm, uuid: &[u8; 16]) -> Option<(u64, u64)> {
+        let word = |index| memory.word(self.name(index)).load(Ordering::SeqCst);
+        let is_named = (0..).zip(names(uuid)).all(|(index, expected)| word(index) == expected);
+        is_named.then(|| (word(EPOCH), word(NUMBER)))
     }
 }
 
-fn words_of(uuid: &[u8; 16]) -> impl Iterator<Item = u64> {
-    uuid.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes))
+/// Words of the name behind magic and UUID.
+const EPOCH: u64 = 3;
+const NUMBER: u64 = 4;
+
+/// Magic and UUID.
+fn names(uuid: &[u8; 16]) -> impl Iterator<Item = u64> {
+    let words = uuid.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes));
+    std::iter::once(MAGIC).chain(words)
 }
 
 #[cfg(test)]
@@ -84,15 +99,16 @@ mod tests {
         let pages = 40_000;
         let memory = RamPm::anonymous(4096 + Kept::bytes(pages)).unwrap();
         let kept = Kept::new(4096, pages);
-        assert!(!kept.has_name(&memory, &[0; 16], 0), "zeros are no name");
+        assert_eq!(kept.epoch_and_number(&memory, &[0; 16]), None, "zeros are no name");
         for page in [0, 63, 64, 39_999] {
             kept.condemn(&memory, page);
         }
-        kept.set_name(&memory, &[7; 16], 3);
-        assert!(kept.has_name(&memory, &[7; 16], 3));
-        assert!(!kept.has_name(&memory, &[7; 16], 4) && !kept.has_name(&memory, &[8; 16], 3));
-        kept.set_name(&memory, &[7; 16], 4);
-        assert!(kept.has_name(&memory, &[7; 16], 4));
+        kept.set_name(&memory, &[7; 16], 3, 11);
+        assert_eq!(kept.epoch_and_number(&memory, &[7; 16]), Some((3, 11)));
+        assert_eq!(kept.epoch_and_number(&memory, &[8; 16]), None);
+        kept.set_name(&memory, &[7; 16], 4, 15);
+        kept.set_number(&memory, 16);
+        assert_eq!(kept.epoch_and_number(&memory, &[7; 16]), Some((4, 16)));
         assert_eq!(kept.condemned(&memory), BTreeSet::from([0, 63, 64, 39_999]));
     }
 }

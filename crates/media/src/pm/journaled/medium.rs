@@ -182,7 +182,9 @@ impl JournaledPm {
         if self.is_closed() {
             return Err(MediaError::Pm { offset: PmOffset(0), length: self.size() }.into());
         }
-        self.home.rehome((&self.image, &self.log), device, way)
+        self.home.rehome((&self.image, &self.log), device, way)?;
+        self.waker.wake();
+        Ok(())
     }
 
     /// An error once the medium has failed or is closed.

@@ -1,6 +1,6 @@
 //! The parts of an opening that are the same from the device alone and with the memory of the last process (J10, J13).
 
-use super::anchors::{newest_anchor, write_both};
+use super::anchors::{newest_anchor, older_copy, write_both};
 use super::commits::Boundary;
 use super::device::{DurableWay, JournalDevice};
 use super::error::JournalError;
@@ -21,6 +21,9 @@ use terrace_runtime::Clock;
 
 /// Damaged ranges that an opening names in the daemon's log.
 const LINES_OF_DAMAGE: usize = 20;
+
+/// Odd, so that sums do not repeat.
+const WRONG_BY: u32 = 0x9e37_79b9;
 
 /// Choices of an opening.
 #[derive(Debug, Clone, Copy)]
@@ -162,7 +165,7 @@ impl Opening {
         let log = Log::new((device, layout), (anchor.uuid, epoch), ring, end, clock);
         let home = Home::new(home, &log, anchor.start);
         if !options.read_only {
-            image.kept.set_name(&image.memory, &anchor.uuid, epoch);
+            image.kept.set_name(&image.memory, &anchor.uuid, epoch, older_copy(&opened));
         }
         let found = Found { healed, condemned: condemned.len() as u64 };
         let pm = JournaledPm::new((image, log, home), options.journal_ms, !options.read_only, found);
@@ -184,7 +187,11 @@ fn wrong_checksums(checksums: &mut [u32], condemned: &BTreeSet<u64>) -> BTreeMap
     let mut wrong_of = BTreeMap::new();
     for page in condemned {
         let Some(checksum) = checksums.get_mut(*page as usize) else { continue };
-        let wrong = (*checksum ^ 1).max(2);
+        // A later opening adds again, and never comes back to a checksum from before.
+        let wrong = match checksum.wrapping_add(WRONG_BY) {
+            0 => WRONG_BY,
+            wrong => wrong,
+        };
         wrong_of.insert(*page, wrong);
         if *checksum == 0 {
             *checksum = wrong;
@@ -238,4 +245,23 @@ fn write_again(device: &dyn BlockMedium, layout: &Layout, start: u64, length: u6
         at += count * BLOCK_SIZE;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wrong_checksums_never_come_back_to_earlier_checksums() {
+        for checksum in [0, 1, 7, u32::MAX, 0u32.wrapping_sub(WRONG_BY)] {
+            let mut seen = BTreeSet::from([checksum]);
+            let mut checksums = [checksum];
+            for opening in 0..1000 {
+                let wrong = wrong_checksums(&mut checksums, &BTreeSet::from([0]));
+                // A round gives the table the wrong checksum.
+                checksums = [wrong[&0]];
+                assert!(checksums != [0] && seen.insert(checksums[0]), "{checksum}, opening {opening}");
+            }
+        }
+    }
 }

@@ -6,14 +6,15 @@
 //! 3. No batch is sealed any more, and none is under way.
 //! 4. Under all page locks: the open batch ends at a position T, a failure ends, the last dirty pages are copied.
 //! 5. These pages, tables and a flush; both anchors, which name T and a new epoch.
-//! 6. The log goes on behind T on the new device; the anchors of the old device are erased.
+//! 6. The anchors of the old device are erased; the log goes on behind T on the new device.
 //!
 //! Invariants: the new home has the effects of all places before T and none of later places, since each place is reserved under
 //! a page lock, before the in-place stores of its record. Until the anchors of step 5 the old device has all that was
-//! acknowledged; nothing is acknowledged between, so from then on the new device has it. The bits of dirty pages stay set until
+//! acknowledged; nothing is acknowledged before step 6, so from then on the new device has it. If step 5 fails, the anchors of
+//! the new device are erased before batches go on on the old. The bits of dirty pages stay set until
 //! the memory names the new epoch: with either device it can be taken up (J13). Lock order: home, page, the state of the log.
 
-use super::anchors::{FIRST_NUMBER, erase_anchors, newest_anchor, write_both};
+use super::anchors::{FIRST_NUMBER, erase_anchors, newest_anchor, older_copy, write_both};
 use super::commits::{Boundary, tell};
 use super::create::write_tables;
 use super::cut;
@@ -72,9 +73,11 @@ impl Log {
         Moving { log: self, failure: None, is_done: false }
     }
 
-    /// Ends the open batch, and gives the end as a boundary for another device.
-    fn end_here(&self) -> Boundary {
+    /// Ends the open batch and a failure, and gives the end as a boundary for another device.
+    fn end_here(&self, moving: &mut Moving<'_>) -> Boundary {
         let mut state = self.state.lock();
+        // Stores behind this position succeed. A store that was refused under the lock of its page came before.
+        moving.failure = self.failure.take();
         self.close_open_batch(&mut state);
         Boundary { position: state.open, sequence: state.sealed.sequence, previous: 0 }
     }
@@ -190,9 +193,7 @@ impl<'a> NewHome<'a> {
     /// Ends the log at a position, and copies what is left, while no store runs.
     fn end(&self, moving: &mut Moving<'_>) -> Result<(Boundary, Copies), MediaError> {
         let _locked = self.image.lock_all();
-        let end = self.log.end_here();
-        // Stores behind this position succeed. A store that was refused under the lock of its page came before.
-        moving.failure = self.log.failure.take();
+        let end = self.log.end_here(moving);
         let mut copies: Copies = (Vec::new(), Vec::new());
         for page in self.image.dirty.list(&self.image.memory, 0, usize::MAX) {
             self.copy(page, &mut copies)?;
@@ -235,25 +236,24 @@ impl Home {
         self.is_moving.store(true, Ordering::Relaxed);
         let moved = self.try_rehome((image, log), &device, way);
         self.is_moving.store(false, Ordering::Relaxed);
-        match &moved {
-            Ok(old) => tell_erased(old.medium(), erase_anchors(old.medium())),
-            // Else the next mount could take a copy for the journal that later stores are missing in.
-            Err(JournalError::Media(_)) => tell_erased(&*device, erase_anchors(&*device)),
-            Err(_) => {}
-        }
-        moved.map(drop)
+        moved
     }
 
-    /// As [`Self::rehome`]; gives the old device.
     fn try_rehome(
         &self,
         (image, log): (&Image, &Log),
         device: &Arc<dyn BlockMedium>,
         way: DurableWay,
-    ) -> Result<Arc<JournalDevice>, JournalError> {
+    ) -> Result<(), JournalError> {
         let mut home = self.state.lock();
         let old = log.device();
-        assert!(!std::ptr::addr_eq(old.medium(), &**device), "a journal moves to its own device");
+        let found = newest_anchor(&**device).ok();
+        let is_in_use = found.is_some_and(|anchor| {
+            anchor.uuid == log.uuid && anchor.epoch == log.epoch.load(Ordering::SeqCst)
+        });
+        if is_in_use || std::ptr::addr_eq(old.medium(), &**device) {
+            return Err(JournalError::OwnDevice { device: device.name().to_string() });
+        }
         make_ready(&**device, &log.layout, &log.uuid)?;
         let device = JournalDevice::new(Arc::clone(device), way, &*log.clock)?;
         home.give_up_round(image);
@@ -282,10 +282,11 @@ impl Home {
             copies: Vec::new(),
         };
         // From here on a process can take the memory up with this device, before with the old.
-        image.kept.set_name(&image.memory, &log.uuid, anchor.epoch);
+        image.kept.set_name(&image.memory, &log.uuid, anchor.epoch, older_copy(&anchor));
+        erase(old.medium());
         log.go_on(moving, device, &anchor);
         image.dirty.end_round(&image.memory);
-        Ok(old)
+        Ok(())
     }
 }
 
@@ -294,8 +295,14 @@ fn write_home<'a>(new: &mut NewHome<'a>, number: u64) -> Result<(Moving<'a>, Anc
     new.send_all()?;
     let mut moving = new.log.rest();
     let (end, copies) = new.end(&mut moving)?;
-    let anchor = new.finish(end, copies, number)?;
-    Ok((moving, anchor))
+    match new.finish(end, copies, number) {
+        Ok(anchor) => Ok((moving, anchor)),
+        Err(error) => {
+            // An anchor may be durable, and acknowledgements on the old device follow: the next mount could take the copy.
+            erase(new.device.medium());
+            Err(error)
+        }
+    }
 }
 
 /// Makes a device ready for a home: no anchor, and no batch of this journal, which an opening could take for the log's.
@@ -312,8 +319,9 @@ fn make_ready(device: &dyn BlockMedium, layout: &Layout, uuid: &[u8; 16]) -> Res
     Ok(())
 }
 
-fn tell_erased(device: &dyn BlockMedium, erased: Result<(), MediaError>) {
-    match erased {
+/// Takes the anchors of a device without the newest state away, as far as the device can be written.
+fn erase(device: &dyn BlockMedium) {
+    match erase_anchors(device) {
         Ok(()) => tracing::info!("{}: is not the journal's device any more", device.name()),
         Err(error) => {
             tracing::warn!(%error, "{}: has an old copy of the journal; erase it before its next use", device.name());

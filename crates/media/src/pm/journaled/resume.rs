@@ -75,6 +75,20 @@ fn take_up(opening: Opening, memory: OwnedFd) -> Result<Taken, JournalError> {
         Ok(found) => found,
         Err(why) => return Ok(Taken::Not(opening, why)),
     };
+    match image.kept.epoch_and_number(&image.memory, &opening.anchor.uuid) {
+        // The move to that device was whole when the memory got its epoch.
+        Some((epoch, _)) if epoch > opening.anchor.epoch => {
+            return Err(JournalError::MovedAway { device: opening.device.name().to_string() });
+        }
+        Some((epoch, number)) if epoch == opening.anchor.epoch && number <= opening.anchor.number => {}
+        Some(_) => {
+            let why = "the journal was opened since, or its newest anchor is damaged".to_string();
+            return Ok(Taken::Not(opening, why));
+        }
+        None => {
+            return Ok(Taken::Not(opening, "it belongs to another journal, or was never whole".into()));
+        }
+    }
     let tables = load_tables(&*opening.device, &opening.layout, &opening.anchor)?;
     let log_end = replay(&*opening.device, &opening.layout, &opening.anchor, None)?;
     // The opening from the device tells the pages of a damaged table apart by their content in home.
@@ -113,7 +127,7 @@ fn take_up(opening: Opening, memory: OwnedFd) -> Result<Taken, JournalError> {
     Ok(Taken::Up(Box::new(OpenedJournal { resumed: Some(pages.len() as u64), ..opened })))
 }
 
-/// The image in a memory that belongs to the anchor of an opening.
+/// The image in a memory, whatever its name.
 fn image_of(opening: &Opening, memory: OwnedFd) -> Result<(Image, Option<std::io::Error>), String> {
     if opening.options.read_only {
         return Err("the journal is opened for reading alone".into());
@@ -121,9 +135,6 @@ fn image_of(opening: &Opening, memory: OwnedFd) -> Result<(Image, Option<std::io
     let (bytes, resident) = (opening.layout.image_bytes(), opening.options.resident);
     let (image, unlocked) =
         Image::of_memory(File::from(memory), bytes, resident).map_err(|error| error.to_string())?;
-    if !image.kept.has_name(&image.memory, &opening.anchor.uuid, opening.anchor.epoch) {
-        return Err("it belongs to another journal, or the journal was opened since".into());
-    }
     Ok((image, unlocked))
 }
 
