@@ -14,7 +14,7 @@ impl World {
     /// Puts a fault in force, or ends it. In a pool of several devices it strikes a device, a tier or all
     /// devices.
     pub(crate) fn inject(&mut self, fault: Fault) {
-        if self.inject_into_journal(fault) {
+        if inject_into_journal(self, fault) {
             return;
         }
         if self.pool.media.devices.is_empty() {
@@ -45,24 +45,6 @@ impl World {
         self.pool.fault = (fault != Fault::Heals).then_some(fault);
     }
 
-    /// Lets the next writes or flushes of the journal's device fail, at times, in place of a fault of a lower tier. The medium
-    /// tries again (J12), so nobody sees these errors. Says whether it did so.
-    fn inject_into_journal(&mut self, fault: Fault) -> bool {
-        let Some(journal) = &self.pool.media.journal else { return false };
-        let Fault::Fails { operation: operation @ (Operation::Write | Operation::Flush), errno, .. } = fault
-        else {
-            return false;
-        };
-        if self.rng.random_range(0..3) != 0 {
-            return false;
-        }
-        let times = Times::Count(self.rng.random_range(1..=MOST_JOURNAL_ERRORS));
-        journal.fail_next(operation, errno, times);
-        self.note(format!("the journal: {operation:?} fails, {times:?}"));
-        self.counts.trouble.faults += 1;
-        true
-    }
-
     fn inject_into(&mut self, device: &SimulatedDevice, fault: Fault) {
         match fault {
             Fault::Fails { operation, errno, times } => {
@@ -87,4 +69,22 @@ impl World {
             }
         }
     }
+}
+
+/// Lets the next writes or flushes of the journal's device fail, at times, in place of a fault of a lower tier. The medium
+/// tries again (J12), so nobody sees these errors. Says whether it did so.
+fn inject_into_journal(world: &mut World, fault: Fault) -> bool {
+    let Some(journal) = &world.pool.media.journal else { return false };
+    let Fault::Fails { operation: operation @ (Operation::Write | Operation::Flush), errno, .. } = fault
+    else {
+        return false;
+    };
+    if world.rng.random_range(0..3) != 0 {
+        return false;
+    }
+    let times = Times::Count(world.rng.random_range(1..=MOST_JOURNAL_ERRORS));
+    journal.fail_next(operation, errno, times);
+    world.note(format!("the journal: {operation:?} fails, {times:?}"));
+    world.counts.trouble.faults += 1;
+    true
 }
