@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use terrace_format::PmOffset;
 use terrace_format::journal::{Layout, MIN_LOG_BYTES};
-use terrace_media::block::{DeviceImage, Operation, SimulatedDevice, Times};
+use terrace_media::block::{DeviceImage, SimulatedDevice};
 use terrace_media::crash::CrashClock;
 use terrace_media::pm::{DurableWay, JournalOptions, JournaledPm, PmImage};
 use terrace_media::{BlockMedium, PmMedium};
@@ -48,17 +48,8 @@ impl Journal {
         let mut opened = self.opened.borrow_mut();
         match &*opened {
             Some(pm) if !pm.is_closed() => Arc::clone(pm),
-            _ => {
-                // An opening tries nothing again.
-                self.device.clear_failures();
-                Arc::clone(opened.insert(open(&self.device)))
-            }
+            _ => Arc::clone(opened.insert(open(&self.device))),
         }
-    }
-
-    /// Lets the next operations of the device fail.
-    pub fn fail_next(&self, operation: Operation, errno: i32, times: Times) {
-        self.device.fail_next(operation, 0..self.device.blocks(), errno, times);
     }
 
     /// All content.

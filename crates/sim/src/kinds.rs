@@ -185,13 +185,6 @@ pub const CONFIGS: &[Config] = &[
         metadata: MetadataMoves::Never,
         ..POWER
     },
-    // Errors of the journal's device too: less than its attempts outlast.
-    Config {
-        name: "faults-journal",
-        trouble: Trouble::POWER_AND_FAULTS,
-        metadata: MetadataMoves::Never,
-        ..JOURNALED
-    },
     FLIPS,
     Config { name: "flips-checksums", data_checksums: true, ..FLIPS },
     Config {

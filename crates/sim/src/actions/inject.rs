@@ -5,18 +5,12 @@ use crate::world::World;
 use rand::Rng;
 use std::sync::Arc;
 use terrace_media::BlockMedium;
-use terrace_media::block::{Operation, SimulatedDevice, Times};
-
-/// Errors of the journal's device one after the other: fewer than the attempts of 5 s.
-const MOST_JOURNAL_ERRORS: u64 = 5;
+use terrace_media::block::{SimulatedDevice, Times};
 
 impl World {
     /// Puts a fault in force, or ends it. In a pool of several devices it strikes a device, a tier or all
     /// devices.
     pub(crate) fn inject(&mut self, fault: Fault) {
-        if inject_into_journal(self, fault) {
-            return;
-        }
         if self.pool.media.devices.is_empty() {
             return;
         }
@@ -69,22 +63,4 @@ impl World {
             }
         }
     }
-}
-
-/// Lets the next writes or flushes of the journal's device fail, at times, in place of a fault of a lower tier. The medium
-/// tries again (J12), so nobody sees these errors. Says whether it did so.
-fn inject_into_journal(world: &mut World, fault: Fault) -> bool {
-    let Some(journal) = &world.pool.media.journal else { return false };
-    let Fault::Fails { operation: operation @ (Operation::Write | Operation::Flush), errno, .. } = fault
-    else {
-        return false;
-    };
-    if world.rng.random_range(0..3) != 0 {
-        return false;
-    }
-    let times = Times::Count(world.rng.random_range(1..=MOST_JOURNAL_ERRORS));
-    journal.fail_next(operation, errno, times);
-    world.note(format!("the journal: {operation:?} fails, {times:?}"));
-    world.counts.trouble.faults += 1;
-    true
 }
