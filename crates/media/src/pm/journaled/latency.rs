@@ -1,7 +1,7 @@
 //! The times of syncs that had to wait for the log, for status.
 
 use hdrhistogram::Histogram;
-use terrace_runtime::sync::Mutex;
+use terrace_runtime::sync::OutsideMutex;
 
 /// The longest time that is told apart, in nanoseconds.
 const MOST_NS: u64 = 3_600_000_000_000;
@@ -9,12 +9,12 @@ const MOST_NS: u64 = 3_600_000_000_000;
 const DIGITS: u8 = 2;
 
 /// A histogram of times.
-pub(super) struct Latency(Mutex<Option<Histogram<u64>>>);
+pub(super) struct Latency(OutsideMutex<Option<Histogram<u64>>>);
 
 impl Latency {
     pub fn new() -> Latency {
         // Without memory for it, status has no times.
-        Latency(Mutex::new(Histogram::new_with_max(MOST_NS, DIGITS).ok()))
+        Latency(OutsideMutex::new(Histogram::new_with_max(MOST_NS, DIGITS).ok()))
     }
 
     /// A sync took so long.

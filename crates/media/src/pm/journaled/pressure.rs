@@ -5,7 +5,8 @@
 //! bounded by what the device takes in [`PATIENCE_MS`]. Small requests keep the ring: a program that changes much in small pieces
 //! and syncs then is faster so.
 
-use terrace_runtime::sync::atomic::{AtomicU64, Ordering};
+// Hints: the scheduler of models need not try their orders.
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Milliseconds that a sync may wait for bytes of others.
 const PATIENCE_MS: u64 = 4;
