@@ -92,6 +92,15 @@ ln -s "$TERRACE" mount.terrace
 ln -s "$TERRACE" fsck.terrace
 ./mount.terrace other mnt -o rw,nodev,journal_ms=100 || fail "mount as mount(8) and fstab call it"
 timeout 120 "$TERRACE" bench run commit mnt --quick --rounds 1 --json >run.json 2>run.err || fail "bench run: $(cat run.err)"
+sleep 2 # costs of lines would be measured within a second after the mount
+"$TERRACE" status mnt --json | python3 -c '
+import json, sys
+status = json.load(sys.stdin)
+lazy, journal = status["dram"]["lazy"], status["log"]["journal"]
+assert not lazy["on"] and lazy["reason"] == "the fast tier is DRAM with a journal", lazy
+assert status["parameters"]["large_pm_percent"] == 0, status["parameters"]
+assert 0 < journal["sync_p50_us"] <= journal["sync_p99_us"] and journal["stored_bytes"] > 0, journal
+' || fail "status of a journaled pool"
 echo text >mnt/text
 kill_daemon
 "$TERRACE" status other | grep -q "not mounted, not clean: the next mount recovers it" || fail "status of a pool with a log: $("$TERRACE" status other 2>&1)"

@@ -84,3 +84,18 @@ impl Default for Parameters {
         Parameters::PUBLISHED
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_writes_pass_a_journal_unless_an_option_says_otherwise() {
+        let large_pm = |given, is_journaled| {
+            let parameters = Parameters { large_pm_percent: given, ..Parameters::PUBLISHED };
+            parameters.for_medium(is_journaled).large_pm()
+        };
+        assert_eq!((large_pm(None, true), large_pm(None, false)), (0, LARGE_PM_PERCENT));
+        assert_eq!((large_pm(Some(50), true), large_pm(Some(7), false)), (50, 7));
+    }
+}
